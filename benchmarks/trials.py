@@ -125,9 +125,9 @@ def killed(config: Path, place: Path, seconds: float) -> bool:
     command = [sys.executable, "-m", "fedflat", "run", str(config), "--out", str(place)]
     with subprocess.Popen(command, env=surroundings(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:  # noqa: S603
         time.sleep(seconds)
-        going_on = run.poll() is None
+        survivors = run.poll() is None
         run.kill()
-    return going_on
+    return survivors
 
 
 def flips(what: str, number: int) -> Callable[[float, Path], Outcome]:

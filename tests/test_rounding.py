@@ -299,7 +299,7 @@ def test_jobs_share_the_threads_and_leave_none_over(
     monkeypatch.setattr(parallel, "WorkerProcess", process)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     with pytest.raises(Stop):
-        studies.study(study_spec(seeds=[0, 1]), tmp_path, jobs=jobs)
+        studies.carry_out_study(study_spec(seeds=[0, 1]), tmp_path, jobs=jobs)
     [share] = given_to_each
     assert share * jobs <= threads or share == 1
     assert (share + 1) * jobs > threads

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .engine.ranks import joined
     from .engine.run import Run
     from .engine.simulation import Simulation
-    from .experiments.python_interface import load_run, study
+    from .experiments.studies import load_run, study
     from .metrics.flatness import flatness
     from .reports.comparison import compare
     from .rounds.attack import Attack
@@ -69,8 +69,8 @@ _MODULES = {
     "compare": "reports.comparison",
     "flatness": "metrics.flatness",
     "joined": "engine.ranks",
-    "load_run": "experiments.python_interface",
-    "study": "experiments.python_interface",
+    "load_run": "experiments.studies",
+    "study": "experiments.studies",
 }  # of the names in __all__ that are not in `data`
 _PACKAGES = (
     "adapters", "core", "data", "engine", "experiments", "federation", "metrics", "methods", "models", "reports",

@@ -116,7 +116,7 @@ def test_resume_of_what_is_finished_says_so_and_more_rounds_extend_it(fedflat, t
     assert "rounds = 6" in Path("one/config.toml").read_text()
     assert "already finished: 6 of 6 rounds" in fedflat("resume one")[1]
     code, _, err = fedflat("resume one --rounds 5")
-    assert (code, err) == (2, "fedflat: --rounds 5: one is of 6 rounds already; give a larger number\n")
+    assert (code, err) == (2, "fedflat: --rounds 5: one already has 6 rounds; give a larger number\n")
 
 
 @pytest.mark.slow

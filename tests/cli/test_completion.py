@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedflat.cli import completion
+from fedflat.cli import flag_names
 from fedflat.cli.flags import keys
 from fedflat.data import source_names
 from fedflat.data.partition import all_partitions
@@ -28,21 +28,21 @@ finally:
 
 
 def test_the_names_of_files_are_the_names_that_commands_accept() -> None:
-    assert set(completion.method_names("F")) == set(all_methods())
-    assert {plain(name) for name in completion.method_names()} == {plain(name) for name in all_methods()}
-    assert completion.source_names() == source_names()
-    assert completion.model_names() == model_names()
-    assert set(completion.partition_names()) == set(all_partitions())
+    assert set(flag_names.method_names("F")) == set(all_methods())
+    assert {plain(name) for name in flag_names.method_names()} == {plain(name) for name in all_methods()}
+    assert flag_names.source_names() == source_names()
+    assert flag_names.model_names() == model_names()
+    assert set(flag_names.partition_names()) == set(all_partitions())
     assert set(recipe_names()) == set(all_recipes())
     assert set(paper_names()) == {recipe.paper for recipe in all_recipes().values()}
 
 
 @pytest.mark.parametrize(("kind", "spec"), [("run", RunSpec), ("study", StudySpec), ("search", TuningSpec)])
-def test_the_settings_are_those_that_flags_accept(kind: completion.Kind, spec: type[RunSpec | StudySpec]) -> None:
+def test_the_settings_are_those_that_flags_accept(kind: flag_names.Kind, spec: type[RunSpec | StudySpec]) -> None:
     """Lists of sections, such as probes, are one flag each."""
     lists = {name for name, info in spec.model_fields.items() if getattr(info.annotation, "__origin__", None) is list}
     expected = {key.partition(".")[0] if key.partition(".")[0] in lists else key for key in keys(spec)}
-    found = completion.setting_names(kind)
+    found = flag_names.setting_names(kind)
     assert sorted(found) == sorted(expected)
 
 

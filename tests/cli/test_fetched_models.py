@@ -129,7 +129,7 @@ def test_without_the_flag_nothing_is_fetched(fedflat, fetched: list[str]) -> Non
     code, _, err = fedflat(f"prepare-model {NAME}")
     assert code == 2
     assert err.endswith(f"`fedflat prepare-model {NAME} --hub` does, or in Python fedflat.models.fetch\n")
-    assert "give --hub, too" in fedflat(f"prepare-model {NAME} --revision v2")[2]
+    assert "--revision v2 needs --hub" in fedflat(f"prepare-model {NAME} --revision v2")[2]
     assert fetched == []
 
 

@@ -10,8 +10,8 @@ from fedflat.cli.flag_names import LISTS, TABLES, check_flags
 from fedflat.cli.flags import AS_JSON, _field, keys, override, resolve
 from fedflat.core.errors import InputError
 from fedflat.core.object_references import allow_code
-from fedflat.experiments.merging import is_list
 from fedflat.experiments.schema import members_of
+from fedflat.experiments.settings_tables import is_list
 from fedflat.experiments.spec import RunSpec, StudySpec
 
 SWA = ["--method", "swa", "--method.begin", "0.5"]
@@ -71,7 +71,7 @@ def test_a_base_of_ones_own(tmp_path: Path) -> None:
     [
         ("--method.base.rh 1", r"^--method\.base\.rh: unknown flag; did you mean --method\.base\.rho\?$"),
         ("--method.base.name fedsam --method.base.eta 1", r"^method\.base\.eta: unknown key; known are name, rho, ser"),
-        ("--method.base.name swa", r"^method\.base: SWA goes around another one itself"),
+        ("--method.base.name swa", r"^method\.base: SWA is a wrapper itself"),
         ("--method.base.rho 1 --method.base.rho 2", r"^--method\.base\.rho is given twice$"),
         ("--rho 1", r"^--rho: unknown flag; did you mean --method\.rho\?$"),
     ],
@@ -92,7 +92,7 @@ def test_a_list_that_is_no_json_is_one_line_with_an_example(words: str) -> None:
 
 def test_the_keys_are_listed_with_their_meaning() -> None:
     found = keys(RunSpec)
-    assert "radius" in found["method.base.rho"] or "own meaning" in found["method.base.rho"]
+    assert "radius" in found["method.base.rho"] or "meaning and default differ" in found["method.base.rho"]
     assert "method.base.begin" not in found
     assert {"FedSWA", "FedSAM"} < set(found["method.base.name"].split(", "))
     assert "SWA" not in found["method.base.name"].split(", ")

@@ -20,7 +20,7 @@ SMALL = "--data.clients 10 --client.epochs 1 --client.batch_size 20 --rounds 2 -
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two methods, nothing measured."""
     folder = tmp_path_factory.mktemp("finished") / "study"
-    studies.study(study_spec(seeds=[0], rounds=2, flatness=[]), folder)
+    studies.carry_out_study(study_spec(seeds=[0], rounds=2, flatness=[]), folder)
     return folder
 
 

@@ -42,7 +42,7 @@ def test_a_secure_sum_is_in_the_app(fedflat) -> None:
      ("export none.toml app", "configuration none.toml cannot be read"),
      ("export run.toml . ", "is there already"),
      ("export run.toml app --method.rhoo 1", "--method.rhoo: unknown flag"),
-     ("run --data.clients 50", "data.clients = 50: each is a SuperNode here, and 16 are the most to try out"),
+     ("run --data.clients 50", "data.clients = 50: each is a SuperNode on this machine, and 16 are the most"),
      ("run run.toml --deadline -3 --out x", "flower run: deadline: Input should be greater than 0"),
      ("certs keys", "host is missing"), ("certs keys --host a --node a/b", "name 'a/b' must be")],
 )  # fmt: skip

@@ -15,11 +15,11 @@ TRY = "flower run --rounds 1"
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--client north=north", "--shape, --classes and --client NAME=FOLDER go together"),
-        ("--shape 1x8x8 --classes 10", "--shape, --classes and --client NAME=FOLDER go together"),
+        ("--client north=north", "--shape, --classes and --client NAME=FOLDER are needed together"),
+        ("--shape 1x8x8 --classes 10", "--shape, --classes and --client NAME=FOLDER are needed together"),
         ("--shape 1x8x8 --client north=north", "shape and classes go together"),
         ("--shape 1x8x8 --classes 10 --client north", "write NAME=FOLDER"),
-        ("--shape 1x8x8 --classes 10 --client a=north --client a=north", "another NAME each time"),
+        ("--shape 1x8x8 --classes 10 --client a=north --client a=north", "a different NAME each time"),
         ("--shape 1x8x8 --classes 10 --client north=nothing", "nothing has no x.npy"),
         ("--data.name npz --data.clients 2 --data_dir north", "to `fedflat flower run` --client NAME=FOLDER for each"),
     ],

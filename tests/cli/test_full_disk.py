@@ -42,7 +42,7 @@ COMMANDS = {  # a command, and the files that it writes
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     spec = study_spec(seeds=[0], methods=["fedavg", "fedsam"], flatness=[])
-    studies.study(spec, folder / "study")
+    studies.carry_out_study(spec, folder / "study")
     (folder / "study.toml").write_text(spec.to_toml())
     return folder
 

@@ -32,7 +32,9 @@ def _blank_figures() -> None:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study of two finished runs."""
     folder = tmp_path_factory.mktemp("finished")
-    studies.study(study_spec(seeds=[0], methods=["fedavg", "fedsam"], flatness=["eigenvalues"]), folder / "study")
+    studies.carry_out_study(
+        study_spec(seeds=[0], methods=["fedavg", "fedsam"], flatness=["eigenvalues"]), folder / "study"
+    )
     return folder / "study"
 
 

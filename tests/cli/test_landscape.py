@@ -15,14 +15,12 @@ from safetensors.torch import load_file
 
 from fedflat.experiments import landscapes, runner, studies
 from fedflat.experiments.landscapes import (
-    LoadedRun,
     SurfaceSettings,
     feature_task,
     plane_task,
-    shown_runs,
     surface_tasks,
 )
-from fedflat.experiments.measuring import load_simulation
+from fedflat.experiments.measuring import LoadedRun, load_simulation, shown_runs
 from fedflat.files import locked
 from fedflat.metrics.features import FeatureMap
 from fedflat.metrics.flatness.surface import Surface
@@ -36,7 +34,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study of three methods and two seeds, and a run on another model."""
     folder = tmp_path_factory.mktemp("finished")
     plain = {"rounds": 2, "flatness": []}
-    studies.study(study_spec(methods=["fedavg", "fedsam", "scaffold"], **plain), folder / "study")
+    studies.carry_out_study(study_spec(methods=["fedavg", "fedsam", "scaffold"], **plain), folder / "study")
     runner.run(run_spec(model={"name": "mlp", "options": {"hidden": [5]}}, **plain), folder / "other")
     return folder
 
@@ -260,7 +258,7 @@ def test_help_teaches(fedflat) -> None:
         ("study --local 6", "--local = 6 is more than the 5 clients of the next round"),
         ("study --out file", "file/surfaces cannot be made: Not a directory"),
         ("ONE --plane", "--plane: 3 models are needed, and there is 1; give more runs, or local models too"),
-        ("study OTHER --plane", "--plane: runs must have one model and one data set; model."),
+        ("study OTHER --plane", "--plane: runs must have one model and one data set; model.parameters is"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_leaves_nothing(

@@ -31,7 +31,7 @@ def carried_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of such a study with its runs in `all`; nothing is written into it."""
     folder = tmp_path_factory.mktemp("own")
     with allow_code():
-        studies.study(StudySpec.load(write_own_code(folder)), folder / "all")
+        studies.carry_out_study(StudySpec.load(write_own_code(folder)), folder / "all")
     return folder
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedflat.cli import own_code
+from fedflat.cli import installation
 from fedflat.methods import all_methods
 from support.own_code import write_own_code
 
@@ -42,7 +42,7 @@ def test_every_skeleton_works_as_it_is_and_its_tests_pass(fedflat, tmp_path: Pat
 @pytest.mark.parametrize("there", [True, False])
 def test_pytest_is_installed_first_if_it_is_missing(fedflat, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
     """It is not among what fedflat needs."""
-    monkeypatch.setattr(own_code, "find_spec", lambda name: name if there else None)
+    monkeypatch.setattr(installation, "find_spec", lambda name: name if there else None)
     _, out, _ = fedflat("new model mynet")
     assert ("  pip install pytest\n  pytest test_mynet.py\n" in out) == (not there)
     assert "  pytest test_mynet.py\n" in out
@@ -54,7 +54,7 @@ def test_pytest_is_installed_first_if_it_is_missing(fedflat, monkeypatch: pytest
         ("new partition mine", "partition: there are skeletons of a method, a model, a data"),
         ("new method My-Method", "NAME 'My-Method' must be small letters, digits and _, such as my_method"),
         ("new method ../mine", "NAME '../mine' must be"),
-        ("new method there", "there.py is there already"),
+        ("new method there", "there.py exists already"),
         ("check-method there.py:Mine", "there is no 'Mine'"),
         ("check-method own.py:net", "is a function, not a method"),
         ("check-method nosuch", "unknown method 'nosuch'"),

@@ -30,7 +30,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Command]:
     """How every command line ended, all in one process."""
     folder = tmp_path_factory.mktemp("plain")
     spec = study_spec(seeds=[0], flatness=[])
-    studies.study(spec, folder / "study")
+    studies.carry_out_study(spec, folder / "study")
     (folder / "run.toml").write_text(spec.runs()[0].to_toml())
     return {each.line: each for each in commands(*WORKS, *REFUSED, missing=EXTRAS, folder=folder)}
 

@@ -157,7 +157,7 @@ def test_the_folder_of_a_federation_is_refused(fedflat, tmp_path: Path) -> None:
     (tmp_path / "site" / STUDY).touch()
     code, _, err = fedflat("predict site --input x.npz --out c.csv")
     assert (code, err.count("\n")) == (2, 1)
-    assert "site holds a federation, whose server does not know what samples its clients have" in err
+    assert "site holds a federation, whose server does not know the kind of its clients' samples" in err
 
 
 @pytest.mark.slow

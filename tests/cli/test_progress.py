@@ -19,7 +19,7 @@ def test_a_terminal_gets_a_bar_with_the_time_left(tmp_path) -> None:
     spec = study_spec(seeds=[0], methods=["fedavg", "fedgf"], flatness=[])
     with watcher(console, spec.runs()) as watching:
         assert isinstance(watching, Bar)
-        studies.study(spec, tmp_path, watching)
+        studies.carry_out_study(spec, tmp_path, watching)
         task = watching._progress.tasks[0]
         assert (task.completed, task.total) == (12, 12)
         assert "c " in task.description, "FedGF's c is shown"
@@ -32,7 +32,7 @@ def test_a_pipe_gets_plain_lines(tmp_path) -> None:
     console = Console(file=io.StringIO(), force_terminal=False, width=80)
     with watcher(console, study_spec().runs()) as watching:
         assert isinstance(watching, Lines)
-        studies.study(study_spec(), tmp_path, watching)
+        studies.carry_out_study(study_spec(), tmp_path, watching)
     lines = console.file.getvalue().splitlines()
     assert sum("test accuracy" in line and " in " in line for line in lines) == 4
     assert any(line.endswith("s left without measures") and "train loss " in line for line in lines)
@@ -58,7 +58,7 @@ def test_variants_have_names_of_their_own_and_results_their_protocol(tmp_path) -
     spec = study_spec(methods=methods, seeds=[0], flatness=[])
     for protocol, words in (("last", "mean of the last 6 evaluations"), ("final", "of the final model")):
         with watcher(console, spec.runs(), protocol) as watching:
-            runs = studies.study(spec, tmp_path, watching)
+            runs = studies.carry_out_study(spec, tmp_path, watching)
         for run, rho in zip(runs, (0.1, 0.2), strict=True):
             shown = 100 * run.summary["test_accuracy" if protocol == "last" else "test_accuracy_last"]
             line = f"FedSAM(rho={rho})-seed0 test accuracy {shown:.2f} % ({words})  in "

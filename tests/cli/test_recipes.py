@@ -64,11 +64,13 @@ def test_ours_stands_beside_the_papers(fedflat) -> None:
     assert (code, err) == (0, "")
     assert re.search(r"FedSMOO .* 81\.58 ", out)
     assert re.search(r"FedAvg .* 74\.08 ", out)
-    assert "Ran 0.0025 of the paper's rounds: its numbers are no yardstick for this." in out
-    assert "Changed by flags, so not the recipe's setting: --data.partial true" in out
+    assert "Ran 0.0025 of the paper's rounds: its numbers cannot be compared with these." in out
+    assert "Settings of the recipe changed by flags: --data.partial true" in out
     folder = Path("runs/recipes/fedsmoo/table8-scale-0.0025")
     page = (folder / "report.html").read_text()
-    assert all(words in page for words in ("81.58", "no yardstick", "Who holds what", "samples per client"))
+    assert all(
+        words in page for words in ("81.58", "cannot be compared with these", "Who holds what", "samples per client")
+    )
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("summary.json")}
     assert len(before) == 2
     fedflat(RUN)

@@ -35,7 +35,7 @@ def test_search_again_and_compare(fedflat) -> None:
     assert "fedflat compare runs/search/winners.toml --out runs/search-winners" in out
     code, _, err = fedflat("resume runs/search")
     assert (code, err.count("\n")) == (2, 1)
-    assert "holds a search; `fedflat tune runs/search/tune.toml --out runs/search` goes on with it" in err
+    assert "holds a search; resume it with `fedflat tune runs/search/tune.toml --out runs/search`" in err
     before = Path("runs/search/ledger.json").read_text()
     code, again, _ = fedflat("tune search.toml")
     assert again.splitlines()[-9:] == out.splitlines()[-9:], "the same table, and nothing is trained"
@@ -51,7 +51,7 @@ def test_a_search_that_numbers_decided_says_so(fedflat) -> None:
     write(box='"client.lr" = [1e-9, 2e-9, 3e-9]')
     _, out, _ = fedflat("tune search.toml --client.lr 4e-9")
     [line] = [line for line in out.splitlines() if line.startswith("FedAvg: after round")]
-    assert "went on and were cut, by their numbers" in line
+    assert "was broken by draw order" in line
 
 
 def test_the_example_is_a_search(fedflat) -> None:
@@ -66,7 +66,7 @@ def test_the_example_is_a_search(fedflat) -> None:
     [
         (
             {"box": "FedSAM = { radius = [0.1] }"},
-            "tune.box.FedSAM.radius: there is no method FedSAM with a field 'radius'",
+            "tune.box.FedSAM.radius: no method FedSAM has a field 'radius'",
         ),
         ({"box": '"client.lr" = []'}, "box.client.lr must be a list of values, or {low = ..., high = ...}, got []"),
         ({"configurations": 1}, "tune.configurations = 1 is less than the number of methods, 2"),

@@ -34,11 +34,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_a_study_is_whole_until_something_is_damaged(fedflat, tmp_path: Path) -> None:
-    studies.study(study_spec(seeds=[0], flatness=[]), tmp_path / "study")
+    studies.carry_out_study(study_spec(seeds=[0], flatness=[]), tmp_path / "study")
     before = contents(tmp_path / "study")
     code, out, err = fedflat(f"verify {tmp_path / 'study'}")
     assert (code, err) == (0, "")
-    assert out.splitlines()[-1] == "all is whole"
+    assert out.splitlines()[-1] == "nothing is damaged"
     assert contents(tmp_path / "study") == before
     model = next(tmp_path.rglob("model.safetensors"))
     model.write_bytes(model.read_bytes()[:-1] + b"\0")
@@ -46,14 +46,14 @@ def test_a_study_is_whole_until_something_is_damaged(fedflat, tmp_path: Path) ->
     assert code == 1
     damaged = [line for line in out.splitlines() if line.startswith("damaged")]
     assert len(damaged) == 1
-    assert f"{model}: its SHA-256 is another one; `fedflat resume {model.parent}` makes it again" in damaged[0]
+    assert f"{model}: its SHA-256 is another one; `fedflat resume {model.parent}` restores it" in damaged[0]
     assert out.splitlines()[-1] == "1 damaged"
     with warnings.catch_warnings():
         warnings.simplefilter("always", ChangedWarning)
         code, _, err = fedflat(f"resume {tmp_path / 'study'}")
     assert (code, err) == (
         0,
-        f"fedflat: warning: {model.parent}: model.safetensors is damaged, and is made again\n",
+        f"fedflat: warning: {model.parent}: model.safetensors is damaged, and is restored\n",
     )
     assert fedflat(f"verify {tmp_path / 'study'}")[0] == 0
 
@@ -80,7 +80,7 @@ def test_a_cache(fedflat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     array.write_bytes(array.read_bytes()[:-1] + b"\7")
     code, out, _ = fedflat(f"verify {tmp_path / 'cache'}")
     assert code == 1
-    assert "it is converted again when it is needed" in out
+    assert "it is converted again at its next use" in out
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "file"])

@@ -14,7 +14,7 @@ import torch
 import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.plain_numbers import plain_number, plain_numbers
-from fedflat.experiments import python_interface
+from fedflat.experiments import studies
 from fedflat.experiments.spec import StudySpec
 from fedflat.rounds.participation import participation
 
@@ -75,7 +75,7 @@ def test_whole_numbers(kind: Callable[[Any], Any], tmp_path: Path) -> None:
 
 
 def test_studies_and_grids_and_what_they_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(python_interface, "carry_out_study", lambda spec, *_: spec)
+    monkeypatch.setattr(studies, "carry_out_study", lambda spec, *_: spec)
     found: Any = ff.study(
         out=tmp_path, methods=[ff.methods.FedSAM(rho=np.float32(0.1)), {"name": "FedProx", "mu": torch.tensor(0.5)}],
         seeds=[np.int64(0), np.int32(1)], rounds=np.array(3), participation={"share": np.float32(0.5)},

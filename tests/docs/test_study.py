@@ -34,8 +34,8 @@ from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.runner import RunObserver
 from fedflat.experiments.spec import RunSpec, StudySpec
 from fedflat.experiments.statistics import Difference
+from fedflat.experiments.studies import carry_out_study as carry_out
 from fedflat.experiments.studies import run_directory
-from fedflat.experiments.studies import study as carry_out
 from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.methods import find
 from support.studies import SMALL, study_spec

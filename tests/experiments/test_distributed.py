@@ -152,7 +152,7 @@ def test_without_restarts_the_error_names_the_rank_and_how_to_resume(two_ranks: 
     os.kill(two_ranks.ranks[1], signal.SIGKILL)
     _, stderr = two_ranks.launcher.communicate(timeout=PATIENCE)
     assert two_ranks.launcher.returncode == 1
-    assert "rank 1 was ended by SIGKILL (is memory short?); the same command goes on from the last checkpoint" in stderr
+    assert "rank 1 was ended by SIGKILL (is memory short?); the same command resumes from the last checkpoint" in stderr
     assert "Traceback" not in stderr
 
 
@@ -215,7 +215,7 @@ def test_a_study_under_torchrun_is_refused(fedflat, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(name, "0")
     code, _, stderr = fedflat("compare --rounds 1 --out study")
     assert code == 2
-    assert stderr.startswith("fedflat: a study is carried out by one process")
+    assert stderr.startswith("fedflat: torchrun is for `fedflat run`; a study runs in one process")
 
 
 @in_test_all

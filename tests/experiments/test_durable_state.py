@@ -79,9 +79,9 @@ def test_a_damaged_state_costs_the_rounds_since_the_one_before(tmp_path: Path, m
     directory = RunDirectory(tmp_path / "damaged")
     assert [path.name[:12] for path in directory.checkpoints] == ["round-000002", "round-000003", "round-000004"]
     flip(directory.checkpoints[2], np.random.default_rng(1))
-    assert "goes on from round-000003" in problems(directory.path)["round-000004.safetensors"].remedy
+    assert "resumes from round-000003" in problems(directory.path)["round-000004.safetensors"].remedy
     with pytest.warns(
-        ChangedWarning, match=r"round-000004.* SHA-256 .*; going on from round-000003\.safetensors instead"
+        ChangedWarning, match=r"round-000004.* SHA-256 .*; resuming from round-000003\.safetensors instead"
     ):
         runner.run(spec, directory.path, watched := Watched())
     assert watched.rounds == [3, 4, 5]
@@ -111,7 +111,7 @@ def test_damaged_records_cost_the_rounds_since_those_that_are_whole(tmp_path: Pa
                 runner.run(spec, folder)
             assert difference(facts(tmp_path / "whole"), facts(folder)) is None
         else:
-            with pytest.raises(InputError, match="of 3 kept none is whole"):
+            with pytest.raises(InputError, match="all 3 checkpoints are damaged"):
                 runner.run(spec, folder)
 
 
@@ -133,7 +133,7 @@ def test_when_no_state_is_whole_it_says_so(tmp_path: Path) -> None:
     spec = stopped(tmp_path)
     for path in RunDirectory(tmp_path).checkpoints:
         path.write_bytes(b"")
-    with pytest.raises(InputError, match="of 3 kept none is whole: to begin again, remove "):
+    with pytest.raises(InputError, match=r"all 3 checkpoints are damaged; delete .* to start over"):
         runner.run(spec, tmp_path)
 
 
@@ -148,8 +148,8 @@ def test_a_damaged_file_of_a_finished_run_is_made_again_from_its_state(tmp_path:
     flip(tmp_path / "damaged" / name, np.random.default_rng(2))
     verdict = problems(tmp_path / "damaged")[name]
     assert verdict.problem == "its SHA-256 is another one"
-    assert "makes it again from round-000006.safetensors" in verdict.remedy
-    with pytest.warns(ChangedWarning, match=f"{name} is damaged, and is made again"):
+    assert "restores it from round-000006.safetensors" in verdict.remedy
+    with pytest.warns(ChangedWarning, match=f"{name} is damaged, and is restored"):
         runner.run(spec, tmp_path / "damaged", watched := Watched())
     assert watched.rounds == [], "nothing is trained again"
     assert difference(facts(tmp_path / "whole"), facts(tmp_path / "damaged")) is None

@@ -11,9 +11,9 @@ import pytest
 
 from fedflat.core.errors import InputError
 from fedflat.experiments import runner, studies
-from fedflat.experiments.extension import extend_run, extend_study, with_rounds
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
+from fedflat.experiments.studies import extend_run, extend_study, with_rounds
 from fedflat.experiments.verification import verify_run
 from support.studies import run_spec, study_spec
 from support.watching import Watched
@@ -114,37 +114,37 @@ def refused(folder: Path, rounds: int, message: str) -> None:
 
 def test_what_cannot_be_extended_stays_as_it_is(tmp_path: Path) -> None:
     runner.run(run_spec(rounds=2, participation=[[0, 1], [2, 3]]), tmp_path)
-    refused(tmp_path, 2, "--rounds 2: .* is of 2 rounds already; give a larger number")
+    refused(tmp_path, 2, "--rounds 2: .* already has 2 rounds; give a larger number")
     refused(tmp_path, 1, "give a larger number")
     refused(tmp_path, 3, "participation lists 2 rounds, but rounds = 3")
     refused(tmp_path, 10**7, "rounds")
     for path in RunDirectory(tmp_path).checkpoints:
         path.unlink()
-    refused(tmp_path, 3, "cannot be extended: it has no checkpoint any more")
+    refused(tmp_path, 3, "cannot be extended: it has no checkpoint")
 
 
 def test_with_no_whole_checkpoint_nothing_is_removed(tmp_path: Path) -> None:
     runner.run(run_spec(rounds=2), tmp_path)
     for path in RunDirectory(tmp_path).checkpoints:
         path.write_bytes(path.read_bytes()[:-1])
-    refused(tmp_path, 3, "of 1 kept none is whole")
+    refused(tmp_path, 3, "all 1 checkpoints are damaged")
 
 
 @pytest.mark.slow
 def test_a_study_is_extended_with_all_its_runs(tmp_path: Path) -> None:
     """One of them has not begun; afterwards nothing is computed again."""
     short = study_spec(methods=["fedavg", "fedsam"], seeds=[0])
-    studies.study(study_spec(methods=["fedavg"], seeds=[0]), tmp_path / "study")
+    studies.carry_out_study(study_spec(methods=["fedavg"], seeds=[0]), tmp_path / "study")
     studies.begin_study(short, tmp_path / "study")
     watched = Watched()
     longer = extend_study(tmp_path / "study", 8)
     assert longer == with_rounds(short, 8)
-    runs = studies.study(longer, tmp_path / "study", watched)
+    runs = studies.carry_out_study(longer, tmp_path / "study", watched)
     assert watched.rounds == [6, 7, *range(8)]
-    expected = studies.study(longer, tmp_path / "expected")
+    expected = studies.carry_out_study(longer, tmp_path / "expected")
     assert [results(run.directory.path) for run in runs] == [results(run.directory.path) for run in expected]
     again = Watched()
-    studies.study(longer, tmp_path / "study", again)
+    studies.carry_out_study(longer, tmp_path / "study", again)
     assert again.rounds == []
 
 
@@ -153,7 +153,7 @@ def test_a_study_that_is_killed_while_it_is_extended_is_extended_by_the_same_com
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = study_spec(seeds=[0], flatness=[])
-    studies.study(spec, tmp_path)
+    studies.carry_out_study(spec, tmp_path)
     real, calls = Path.rename, []
 
     def rename(self: Path, target: Path) -> Path:
@@ -166,7 +166,7 @@ def test_a_study_that_is_killed_while_it_is_extended_is_extended_by_the_same_com
     with pytest.raises(KeyboardInterrupt):
         extend_study(tmp_path, 8)
     watched = Watched()
-    studies.study(extend_study(tmp_path, 8), tmp_path, watched)
+    studies.carry_out_study(extend_study(tmp_path, 8), tmp_path, watched)
     assert watched.rounds == [6, 7, 6, 7]
 
 
@@ -179,7 +179,7 @@ def test_a_run_that_stopped_early_is_finished_and_can_be_extended(tmp_path: Path
     assert json.loads((tmp_path / "summary.json").read_text())["summary"]["rounds"] == 2
     (tmp_path / "model.safetensors").write_bytes(b"damaged")
     watched = Watched()
-    with pytest.warns(match="model.safetensors is damaged, and is made again"):
+    with pytest.warns(match="model.safetensors is damaged, and is restored"):
         runner.run(run_spec(rounds=20, flatness=[]), tmp_path, watched)
     assert watched.rounds == [], "it stays as long as it was, without the callback"
     runner.run(extend_run(RunDirectory(tmp_path), 21), tmp_path, watched)

@@ -11,11 +11,17 @@ import pytest
 
 from fedflat.core.errors import InputError
 from fedflat.experiments.config_errors import validated
-from fedflat.experiments.extension import extend_study
-from fedflat.experiments.labels import variants
 from fedflat.experiments.run_directory import difference
+from fedflat.experiments.settings_tables import variants
 from fedflat.experiments.spec import RunSpec, StudySpec
-from fedflat.experiments.studies import begin_study, run_directory, stored_study, study, write_study
+from fedflat.experiments.studies import (
+    begin_study,
+    carry_out_study,
+    extend_study,
+    run_directory,
+    stored_study,
+    write_study,
+)
 from support.effort import effort
 from support.studies import SMALL, study_spec
 
@@ -116,17 +122,17 @@ def test_two_runs_with_one_folder_are_refused_before_anything_is_written(
     monkeypatch.setattr(RunSpec, "digest", lambda _: "0" * 16)
     assert len(spec.runs()) == 4, "runs are found by their settings"
     with pytest.raises(InputError, match=r"^two runs of FedAvg-seed0 have one folder, .*0000: client.lr is 0.1 there"):
-        study(spec, tmp_path / "study")
+        carry_out_study(spec, tmp_path / "study")
     assert not (tmp_path / "study").exists()
 
 
 def test_a_folder_of_a_study_that_holds_another_run_is_refused(tmp_path: Path) -> None:
     spec = study_spec(methods=["fedavg"], seeds=[0], rounds=1, grid={"client.lr": [0.1, 0.2]})
-    study(spec.model_copy(update={"grid": {"client.lr": [0.1]}}), tmp_path)
+    carry_out_study(spec.model_copy(update={"grid": {"client.lr": [0.1]}}), tmp_path)
     right, wrong = (run_directory(run, tmp_path) for run in spec.runs())
     right.path.rename(wrong.path)
     write_study(spec, tmp_path)
-    for attempt in (stored_study, study_again := partial(study, spec), lambda path: extend_study(path, 2)):
+    for attempt in (stored_study, study_again := partial(carry_out_study, spec), lambda path: extend_study(path, 2)):
         with pytest.raises(InputError, match=r" holds another run: client\.lr is 0\.1 there and 0\.2 here"):
             attempt(tmp_path)
         if attempt is study_again:
@@ -166,9 +172,9 @@ def test_a_study_can_be_extended_by_its_grid(tmp_path: Path) -> None:
         ({"client": {"lr": [0.1, 0.1]}}, "grid: client.lr has a value twice"),
         ({"client.lr": [0.1, -1]}, "grid: client.lr: must be a number in (0, inf), got -1"),
         ({"client.lrr": [0.1]}, "grid: client.lrr: unknown key; did you mean lr?"),
-        ({"method.roh": [0.1]}, "grid.method.roh: there is no method of the study with a field 'roh'"),
-        ({"FedDyn.alpha": [0.1]}, "grid.FedDyn.alpha: there is no method FedDyn with a field 'alpha'"),
-        ({"FedSAM.alpha": [0.1]}, "grid.FedSAM.alpha: there is no method FedSAM with a field 'alpha'"),
+        ({"method.roh": [0.1]}, "grid.method.roh: no method of the study has a field 'roh'"),
+        ({"FedDyn.alpha": [0.1]}, "grid.FedDyn.alpha: no method FedDyn has a field 'alpha'"),
+        ({"FedSAM.alpha": [0.1]}, "grid.FedSAM.alpha: no method FedSAM has a field 'alpha'"),
         ({"sed": [0.1]}, "grid: sed: unknown key; did you mean seed?"),
         ({"data.clients.x": [1]}, "grid: data.clients: must be a whole number in [1, 2.14748e+09], got {'x': 1}"),
         ({"seeds": [1]}, "seeds are given twice"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedflat.experiments.labels import identities, labels
+from fedflat.experiments.settings_tables import identities, labels
 
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.floats(0, 1), st.text(max_size=60))
 SETTINGS = st.dictionaries(st.sampled_from(["method.rho", "client.lr", "partition.alpha", "rounds"]), VALUES)

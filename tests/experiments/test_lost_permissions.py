@@ -85,11 +85,11 @@ def test_a_run_that_loses_its_folder_goes_on_with_the_same_bits(
 def test_a_study_that_loses_its_folder_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     """Of its runs, which the second run needs; its own file is written before."""
     spec, out = study_spec(methods=["fedavg"], flatness=[]), tmp_path / "out"
-    studies.study(spec, tmp_path / "whole")
+    studies.carry_out_study(spec, tmp_path / "whole")
     with pytest.raises(InputError, match=r"^[^\n]*Permission denied$"):
-        studies.study(spec, out, Losing(out / "runs", READ_ONLY))
+        studies.carry_out_study(spec, out, Losing(out / "runs", READ_ONLY))
     (out / "runs").chmod(USUAL)
-    studies.study(spec, out)
+    studies.carry_out_study(spec, out)
     for one in spec.runs():
         paths = [studies.run_directory(one, study).path / MODEL for study in (out, tmp_path / "whole")]
         assert paths[0].read_bytes() == paths[1].read_bytes()

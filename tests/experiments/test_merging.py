@@ -13,11 +13,10 @@ from fedflat import study
 from fedflat.cli.flags import resolve
 from fedflat.core.errors import InputError
 from fedflat.core.object_references import allow_code
-from fedflat.experiments import python_interface
+from fedflat.experiments import studies
 from fedflat.experiments.config_errors import validated
-from fedflat.experiments.merging import flattened
-from fedflat.experiments.recipe import Recipe
-from fedflat.experiments.recipe_files import Base, Item
+from fedflat.experiments.recipe import Base, Item, Recipe
+from fedflat.experiments.settings_tables import flattened
 from fedflat.experiments.spec import RunSpec, StudySpec
 
 OWN = "from fedflat.data.partition import Dirichlet\n\n\nclass Mine(Dirichlet):\n    '''Mine.'''\n"
@@ -81,7 +80,7 @@ def test_every_door_merges_alike(
     door: Any, old: Any, new: Any, expected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(python_interface, "carry_out_study", lambda spec, *_: spec)
+    monkeypatch.setattr(studies, "carry_out_study", lambda spec, *_: spec)
     Path("own.py").write_text(OWN)
     new = json.loads(json.dumps(new).replace("FOLDER", str(tmp_path)))
     with allow_code():
@@ -103,7 +102,7 @@ def test_a_grid_over_a_grid_keeps_one_value_for_a_key_in_two_spellings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(python_interface, "carry_out_study", lambda spec, *_: spec)
+    monkeypatch.setattr(studies, "carry_out_study", lambda spec, *_: spec)
     for old in ('client = {epochs = [1]}\n"client.lr" = [0.1]', "client = {epochs = [1], lr = [0.1]}"):
         for new in ({"client.lr": [0.2]}, {"client": {"lr": [0.2]}}):
             Path("grid.toml").write_text(f"[grid]\n{old}\n")

@@ -36,8 +36,8 @@ def contents(path: Path) -> dict[str, bytes]:
 
 def test_side_by_side_is_one_after_another(tmp_path: Path) -> None:
     spec = study_spec(methods=["fedavg", "fedsmoo"], flatness=["sharpness"])
-    alone = studies.study(spec, tmp_path / "alone")
-    together = studies.study(spec, tmp_path / "together", watched := Watched(), jobs=2)
+    alone = studies.carry_out_study(spec, tmp_path / "alone")
+    together = studies.carry_out_study(spec, tmp_path / "together", watched := Watched(), jobs=2)
     assert contents(tmp_path / "alone") == contents(tmp_path / "together")
     assert len(contents(tmp_path / "alone")) == 16
     assert [(run.method, run.seed) for run in together] == [(run.method, run.seed) for run in alone]
@@ -54,9 +54,9 @@ def test_side_by_side_is_one_after_another(tmp_path: Path) -> None:
 def test_what_is_finished_is_not_computed_again_and_a_run_that_diverges_does_not_stop_the_others(
     tmp_path: Path,
 ) -> None:
-    studies.study(study_spec(methods=["fedavg"], seeds=[0], flatness=[]), tmp_path)
+    studies.carry_out_study(study_spec(methods=["fedavg"], seeds=[0], flatness=[]), tmp_path)
     spec = study_spec(methods=[WILD, "fedavg", "fedprox"], seeds=[0], flatness=[])
-    runs = studies.study(spec, tmp_path, watched := Watched(), jobs=2)
+    runs = studies.carry_out_study(spec, tmp_path, watched := Watched(), jobs=2)
     assert [run.method for run in runs] == ["FedAvg", "FedProx"]
     assert sorted(watched.started) == [("FedAvg-seed0", 6), ("FedProx-seed0", 0), ("FedSAM-seed0", 0)]
     assert watched.failed == ["FedSAM-seed0"]
@@ -66,14 +66,14 @@ def test_what_is_finished_is_not_computed_again_and_a_run_that_diverges_does_not
 def test_after_a_signal_every_run_is_saved_and_goes_on(tmp_path: Path) -> None:
     spec = study_spec(rounds=25, checkpoint_every=500, flatness=[], seeds=[0])
     with pytest.raises(Interrupted, match="every run that was under way is saved") as stopped:
-        studies.study(spec, tmp_path / "stopped", watched := Watched(signal_after=3), jobs=2)
+        studies.carry_out_study(spec, tmp_path / "stopped", watched := Watched(signal_after=3), jobs=2)
     assert stopped.value.exit_code == 130
     assert not workers()
-    studies.study(spec, tmp_path / "stopped", again := Watched())
+    studies.carry_out_study(spec, tmp_path / "stopped", again := Watched())
     went_on = [done for _, done in again.started if done]
     assert went_on
     assert len(watched.rounds) + len(again.rounds) == 2 * 25, "no round is lost"
-    studies.study(spec, tmp_path / "whole")
+    studies.carry_out_study(spec, tmp_path / "whole")
     assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
 
 
@@ -118,17 +118,19 @@ class Signalling(Watched):
 
 def test_a_signal_to_one_process_stops_the_study(tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="every run that was under way is saved") as stopped:
-        studies.study(study_spec(rounds=1000, flatness=[]), tmp_path, Signalling(signal.SIGTERM), jobs=2)
+        studies.carry_out_study(study_spec(rounds=1000, flatness=[]), tmp_path, Signalling(signal.SIGTERM), jobs=2)
     assert stopped.value.exit_code == 128 + signal.SIGTERM
     assert not workers()
 
 
 def test_a_process_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> None:
     spec = study_spec(rounds=20, checkpoint_every=5, flatness=[])
-    with pytest.raises(WorkerError, match=r"the process of Fed\w+-seed\d was ended by SIGKILL .* goes on from there"):
-        studies.study(spec, tmp_path, Signalling(signal.SIGKILL), jobs=2)
+    with pytest.raises(
+        WorkerError, match=r"the process of Fed\w+-seed\d was ended by SIGKILL .* from its last checkpoint"
+    ):
+        studies.carry_out_study(spec, tmp_path, Signalling(signal.SIGKILL), jobs=2)
     assert not workers()
-    assert len(studies.study(spec, tmp_path)) == 4
+    assert len(studies.carry_out_study(spec, tmp_path)) == 4
 
 
 @in_test_all
@@ -137,9 +139,10 @@ def test_a_process_that_is_stopped_does_not_hang_the_study(tmp_path: Path, monke
     monkeypatch.setattr(process, "SUSPENDED", 0.5)
     spec = study_spec(rounds=1000, flatness=[], seeds=[0])
     with pytest.raises(
-        WorkerError, match=r"the process of Fed\w+-seed0 was stopped for more than .* goes on from there"
+        WorkerError,
+        match=r"the process of Fed\w+-seed0 was stopped for more than .* from its last checkpoint",
     ):
-        studies.study(spec, tmp_path, Signalling(signal.SIGSTOP), jobs=2)
+        studies.carry_out_study(spec, tmp_path, Signalling(signal.SIGSTOP), jobs=2)
     assert not workers()
 
 
@@ -158,8 +161,8 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, "two", 1.5, True])
 def test_jobs_that_are_no_number(tmp_path: Path, wrong: object) -> None:
-    with pytest.raises(InputError, match="jobs must be 'auto' or a whole number of at least 1"):
-        studies.study(study_spec(), tmp_path, jobs=wrong)
+    with pytest.raises(InputError, match="jobs must be 'auto' or an integer of at least 1"):
+        studies.carry_out_study(study_spec(), tmp_path, jobs=wrong)
     assert not list(tmp_path.iterdir())
 
 

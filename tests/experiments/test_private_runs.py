@@ -10,10 +10,10 @@ import torch
 
 from fedflat.core.errors import ChangedWarning, InputError
 from fedflat.experiments import runner
-from fedflat.experiments.extension import extend_run
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from fedflat.experiments.spec import RunSpec
+from fedflat.experiments.studies import extend_run
 from fedflat.rounds.privacy import private_mean
 from fedflat.rounds.privacy.private_rounds import logs_in, read_log
 from support.effort import effort
@@ -96,7 +96,7 @@ def test_it_goes_on_from_an_older_state_with_the_same_noise_and_keeps_no_older_k
     shutil.copytree(tmp_path / "run", tmp_path / "damaged")
     newest = RunDirectory(tmp_path / "damaged").checkpoints[-1]
     newest.write_bytes(newest.read_bytes()[:-1])
-    with pytest.warns(ChangedWarning, match="going on from"):
+    with pytest.warns(ChangedWarning, match="resuming from"):
         found = final(tmp_path / "damaged", checkpoint_every=1)
     assert torch.equal(found, final(tmp_path / "run", checkpoint_every=1))
     assert [path.name for path in RunDirectory(tmp_path / "run").checkpoints] == ["round-000004.safetensors"]
@@ -116,6 +116,6 @@ def test_a_folder_whose_keys_are_gone_is_refused(tmp_path: Path) -> None:
     for path in RunDirectory(tmp_path / "run").checkpoints:
         path.unlink()
     (tmp_path / "run" / "summary.json").unlink()
-    with pytest.raises(InputError, match="has no checkpoint any more that can repeat the noise") as error:
+    with pytest.raises(InputError, match="has lost the checkpoint that can repeat the noise") as error:
         final(tmp_path / "run")
     assert "\n" not in str(error.value)

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedflat.experiments.recipe import FOLDER, Recipe, all_recipes, find_recipe
-from fedflat.experiments.recipe_files import Published
+from fedflat.experiments.recipe import FOLDER, Published, Recipe, all_recipes, find_recipe
 from fedflat.reports.published import OURS, RELATIVE
 
 ACCURACY = "test accuracy %"

@@ -14,7 +14,7 @@ from fedflat.core.errors import InputError
 from fedflat.engine.run import metrics_frame, write_json
 from fedflat.experiments.run_directory import StoredRun
 from fedflat.experiments.spec import StudySpec
-from fedflat.experiments.studies import study as carry_out
+from fedflat.experiments.studies import carry_out_study as carry_out
 from fedflat.rounds.checksums import Checksums
 from support.own_code import write_own_code
 from support.studies import SMALL, study_spec
@@ -75,7 +75,7 @@ def test_a_file_is_overridden_and_may_name_own_code(tmp_path: Path) -> None:
         ({"methods": ["nosuch"]}, "unknown name 'nosuch'"),
         ({"client": {"learning_rate": 1}}, "client.learning_rate: unknown key"),
         ({"partition": 3}, "partition"),
-        ({"jobs": 0}, "jobs must be 'auto' or a whole number of at least 1"),
+        ({"jobs": 0}, "jobs must be 'auto' or an integer of at least 1"),
         ({"file": "gone.toml"}, "gone.toml"),
     ],
 )
@@ -157,9 +157,7 @@ def test_a_saved_run_has_no_configuration_and_says_so(run_of_a_module: ff.Run, t
     run = run_of_a_module
     run.save(tmp_path / "saved")
     stored = ff.load_run(tmp_path / "saved")
-    with pytest.raises(
-        InputError, match=r"was saved from Python and holds the parameters alone; .*load_into\(module\)"
-    ):
+    with pytest.raises(InputError, match=r"was saved from Python and holds only the parameters; .*load_into\(module\)"):
         _ = stored.model
     with pytest.raises(InputError, match="keeps neither data nor configuration"):
         _ = stored.spec

@@ -15,8 +15,7 @@ import torch
 from fedflat.core.errors import InputError
 from fedflat.data.dataset import FileDataset, LoadedDataset, SampleArrays
 from fedflat.experiments import spec as specs
-from fedflat.experiments.recipe import Cell, all_recipes, check_model_files, find_recipe
-from fedflat.experiments.recipe_files import When
+from fedflat.experiments.recipe import Cell, When, all_recipes, check_model_files, find_recipe
 from fedflat.experiments.spec import ModelSection, RunSpec, federated_data
 from fedflat.methods import FedGF
 from fedflat.models import build, vit_b_32

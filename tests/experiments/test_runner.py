@@ -24,11 +24,11 @@ from fedflat.core.errors import InputError, NonFiniteError
 from fedflat.engine.ranks import Ranks
 from fedflat.engine.simulation import Round
 from fedflat.experiments import runner, studies
-from fedflat.experiments.extension import extend_study
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.measuring import build_measures, measure_run
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from fedflat.experiments.spec import RunSpec
+from fedflat.experiments.studies import extend_study
 from fedflat.files import locked
 from fedflat.metrics.protocols import WINDOW
 from support.effort import chosen, effort
@@ -91,9 +91,9 @@ def test_a_finished_run_is_not_computed_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_study_can_be_extended(tmp_path: Path) -> None:
-    studies.study(study_spec(methods=["fedavg"], seeds=[0]), tmp_path)
+    studies.carry_out_study(study_spec(methods=["fedavg"], seeds=[0]), tmp_path)
     watched = Watched()
-    runs = studies.study(study_spec(), tmp_path, watched)
+    runs = studies.carry_out_study(study_spec(), tmp_path, watched)
     assert len(runs) == 4
     assert len(watched.rounds) == 3 * 6
     spec, stored = studies.stored_study(tmp_path)
@@ -255,8 +255,8 @@ def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
 def test_a_study_of_which_no_run_has_begun_claims_nothing(tmp_path: Path) -> None:
     """Its first start failed: the model does not take the data."""
     with pytest.raises(InputError, match="model 'lenet' takes images"):
-        studies.study(study_spec(model={"name": "lenet"}, rounds=1), tmp_path)
-    assert studies.study(study_spec(methods=["fedavg"], seeds=[0], rounds=1), tmp_path)
+        studies.carry_out_study(study_spec(model={"name": "lenet"}, rounds=1), tmp_path)
+    assert studies.carry_out_study(study_spec(methods=["fedavg"], seeds=[0], rounds=1), tmp_path)
 
 
 def test_studies_without_a_file_share_a_folder_only_if_they_extend_each_other(
@@ -328,18 +328,18 @@ def test_runs_and_studies_do_not_share_a_folder(tmp_path: Path) -> None:
         runner.run(run_spec(), tmp_path / "study")
     runner.run(run_spec(), tmp_path / "run")
     with pytest.raises(InputError, match="holds a run; choose another folder for a study"):
-        studies.study(study_spec(), tmp_path / "run")
+        studies.carry_out_study(study_spec(), tmp_path / "run")
 
 
 @pytest.mark.slow
 def test_a_diverging_method_does_not_stop_the_others(tmp_path: Path) -> None:
     wild = {"name": "fedsam", "server_lr": 1e38}
     watched = Watched()
-    runs = studies.study(study_spec(methods=["fedavg", wild, "scaffold"], seeds=[0]), tmp_path, watched)
+    runs = studies.carry_out_study(study_spec(methods=["fedavg", wild, "scaffold"], seeds=[0]), tmp_path, watched)
     assert [run.method for run in runs] == ["FedAvg", "Scaffold"]
     assert watched.failed == ["FedSAM-seed0"]
     with pytest.raises(NonFiniteError):
-        studies.study(study_spec(methods=[wild], seeds=[0]), tmp_path)
+        studies.carry_out_study(study_spec(methods=[wild], seeds=[0]), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["summary.json", "metrics.parquet", "partition.parquet"])
@@ -376,7 +376,7 @@ def test_a_second_study_in_the_folder_is_refused_and_changes_nothing(tmp_path: P
     before = (tmp_path / "study.toml").read_text()
     with locked(tmp_path / ".lock", ""):
         with pytest.raises(InputError, match="is being written by another study"):
-            studies.study(study_spec(seeds=[7]), tmp_path)
+            studies.carry_out_study(study_spec(seeds=[7]), tmp_path)
         with pytest.raises(InputError, match="is being written by another study"):
             extend_study(tmp_path, 9)
     assert (tmp_path / "study.toml").read_text() == before
@@ -387,7 +387,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--out .*file/run cannot be written: Not a directory"):
         runner.run(run_spec(), tmp_path / "file" / "run")
     with pytest.raises(InputError, match=r"file/study cannot be made: Not a directory"):
-        studies.study(study_spec(), tmp_path / "file" / "study")
+        studies.carry_out_study(study_spec(), tmp_path / "file" / "study")
 
 
 def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:

@@ -13,11 +13,10 @@ import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.object_references import allow_code
 from fedflat.experiments.config_errors import validated
-from fedflat.experiments.extension import extend_run, extend_study
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.runner import run
 from fedflat.experiments.spec import RunSpec, StudySpec
-from fedflat.experiments.studies import begin_study, run_directory, study
+from fedflat.experiments.studies import begin_study, carry_out_study, extend_run, extend_study, run_directory
 from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.methods import find
 from fedflat.reports.page import Chapter, write_page
@@ -76,7 +75,7 @@ def test_a_grid_reaches_the_method_inside() -> None:
     assert found == [
         ("SWA-FedASAM-seed0", rho, begin, cycle) for rho in (0.1, 0.2) for begin in (0.2, 0.4) for cycle in (1, 2)
     ] + [("SWA-FedDyn-seed0", None, 0.5, cycle) for cycle in (1, 2)]
-    with pytest.raises(InputError, match=r"there is no method of the study with a field 'base\.rh'"):
+    with pytest.raises(InputError, match=r"no method of the study has a field 'base\.rh'"):
         validated(StudySpec, SMALL | {"methods": [SWA], "grid": {"method.base.rh": [1]}})
     with pytest.raises(InputError, match=r"grid: method\.base\.rho: must be a number in \[0, inf\), got -1"):
         validated(StudySpec, SMALL | {"methods": [SWA], "grid": {"method.base.rho": [-1]}})
@@ -93,7 +92,7 @@ def test_client_settings_are_of_one_base_or_of_all() -> None:
 @pytest.mark.parametrize(
     ("method", "problem"),
     [
-        ({**SWA, "base": "SWA"}, r"^method\.base: SWA goes around another one itself, and cannot be inside one$"),
+        ({**SWA, "base": "SWA"}, r"^method\.base: SWA is a wrapper itself, and cannot be inside another one$"),
         ({**SWA, "base": "local"}, r"^method: SWA\.base: Local trains each client alone, so the server has no models"),
         ({**SWA, "base": "fedasm"}, r"^method\.base: unknown name 'fedasm'; known are .*; did you mean FedASAM\?$"),
         ({**SWA, "base": {"name": "FedASAM", "rh": 1}}, r"^method\.base\.rh: unknown key; did you mean rho\?$"),
@@ -148,7 +147,7 @@ def test_a_search_takes_the_values_that_papers_tried_for_the_base_and_adds_no_ro
     spec = validated(TuningSpec, table)
     tried = {one.values["method.base.rho"] for one in spec.configurations_of(spec.methods[0])[1:]}
     assert tried <= set(find("FedASAM").sources.grids["rho"])
-    with pytest.raises(InputError, match=r"tune\.rounds = \[4, 6\]: SWA-FedASAM trains by how many rounds are planned"):
+    with pytest.raises(InputError, match=r"tune\.rounds = \[4, 6\]: SWA-FedASAM depends on the planned number"):
         validated(TuningSpec, table | {"tune": {"configurations": 5, "rounds": [4, 6]}})
 
 
@@ -159,7 +158,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         patch.setenv("FEDFLAT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        study(study_spec(methods=["FedASAM", SWA], seeds=[0], **QUICK), path)
+        carry_out_study(study_spec(methods=["FedASAM", SWA], seeds=[0], **QUICK), path)
     return path
 
 
@@ -194,9 +193,7 @@ def test_no_rounds_are_added(finished: Path) -> None:
     folder = next((finished / "runs").glob("SWA-FedASAM-seed0-*"))
     before = sorted(path.name for path in folder.iterdir())
     for extend in (lambda: extend_run(RunDirectory(folder), 9), lambda: extend_study(finished, 9)):
-        with pytest.raises(
-            InputError, match=r"^--rounds 9: SWA-FedASAM has trained for the 6 rounds that were planned"
-        ):
+        with pytest.raises(InputError, match=r"^--rounds 9: SWA-FedASAM depends on the planned 6 rounds"):
             extend()
     assert sorted(path.name for path in folder.iterdir()) == before
     with pytest.raises(InputError, match="rounds is 6 there and 9 here; choose another folder"):
@@ -242,7 +239,7 @@ def test_a_wrapper_of_ones_own_takes_any_base(tmp_path: Path) -> None:
         spec = run_spec(method={"name": f"{file}:Around", "base": {"name": "FedASAM", "rho": 0.7}, "share": 0.2})
         assert spec.label == "Around-FedASAM-seed0"
         assert spec.method.object.base == find("FedASAM")(rho=0.7)
-        with pytest.raises(InputError, match=r"^method\.base: SWA goes around another one itself"):
+        with pytest.raises(InputError, match=r"^method\.base: SWA is a wrapper itself"):
             validated(RunSpec, SMALL | {"method": {"name": f"{file}:Around", "base": "SWA"}})
     unloaded = RunSpec(**tomllib.loads(spec.to_toml()))
     assert (unloaded.label, unloaded.digest()) == (spec.label, spec.digest())

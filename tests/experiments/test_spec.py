@@ -108,7 +108,7 @@ def test_mistakes_are_one_line_that_names_the_field(table: dict, message: str) -
         ({"methods": []}, "methods: List should have at least 1 item"),
         ({"methods": ["fedavg", "FedAvg"]}, "methods: number 1 is the same as number 0: FedAvg"),
         ({"loss": "regression"}, "loss = 'regression' has no accuracy to compare methods by; use `fedflat run`"),
-        ({"seeds": [0, 0]}, "seeds: seeds must be different whole numbers from 0"),
+        ({"seeds": [0, 0]}, "seeds: seeds must be different integers from 0"),
         ({"targets": [95]}, "targets.0: Input should be less than 1, got 95"),
         ({"client_of": {"feddin": {}}}, "client_of: unknown method 'feddin'"),
         ({"methods": ["feddyn"], "client_of": {"feddyn": {"lr": -1}}}, "client_of.FedDyn.lr: must be a number in (0"),
@@ -193,7 +193,7 @@ def test_a_private_run_is_built_with_its_rate_and_takes_no_measure_by_default() 
 
 
 def test_participation_and_privacy_exclude_each_other() -> None:
-    with pytest.raises(InputError, match="participation = 3 does not go with privacy"):
+    with pytest.raises(InputError, match="participation = 3 cannot be combined with privacy"):
         private_spec(**PRIVATE, participation=3)
 
 
@@ -207,7 +207,7 @@ def test_what_privacy_needs_is_asked_for(missing: str) -> None:
 def test_noise_that_was_solved_for_belongs_to_the_planned_rounds() -> None:
     solved = {name: value for name, value in PRIVATE["privacy"].items() if name != "noise_multiplier"}
     assert private_spec(**PRIVATE).planned_by_rounds() is None
-    assert private_spec(privacy=solved).planned_by_rounds() == "FedAvg with so much noise"
+    assert private_spec(privacy=solved).planned_by_rounds() == "FedAvg with noise for a given epsilon"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fedflat.core.errors import InputError
 from fedflat.experiments import study_plan as plans
 from fedflat.experiments.budget import Speed, budget_of_runs
 from fedflat.experiments.spec import RunSpec
-from fedflat.experiments.studies import begin_study, run_directory, study
+from fedflat.experiments.studies import begin_study, carry_out_study, run_directory
 from fedflat.experiments.study_plan import MOST_TRIALS, TrialCost, seconds_of, study_plan
 from fedflat.reports.plans import plan_lines
 from support.studies import run_spec, study_spec
@@ -60,7 +60,7 @@ def test_there_are_few_trials_of_many_kinds(tried: list[str], tmp_path: Path) ->
 def test_what_is_finished_costs_no_time_and_its_folder_has_no_more_than_foretold(tmp_path: Path) -> None:
     methods: list[Any] = ["fedavg", "scaffold"]
     some = study_spec(methods=methods, seeds=[0], rounds=7)
-    study(some, tmp_path)
+    carry_out_study(some, tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     plan = study_plan(study_spec(methods=methods, seeds=[0, 1], rounds=7), tmp_path)
     assert [run.spec.label for run in plan if run.finished] == ["FedAvg-seed0", "Scaffold-seed0"]

@@ -22,7 +22,7 @@ from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.run_directory import StoredRun
 from fedflat.experiments.runner import RunObserver
 from fedflat.experiments.spec import RunSpec, StudySpec
-from fedflat.experiments.studies import stored_study, study
+from fedflat.experiments.studies import carry_out_study, stored_study
 from fedflat.experiments.tuning import Tried
 from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.experiments.verification import verify_search
@@ -219,8 +219,8 @@ def test_a_finished_search_is_not_computed_again_nor_mixed_with_another(finished
     with pytest.raises(InputError, match="holds a run or a study"):
         tuning.tune(search(), run)
     with pytest.raises(InputError, match=r"holds a search; choose another folder for a study"):
-        study(StudySpec.load(folder / "winners.toml"), folder)
-    with pytest.raises(InputError, match=r"holds a search, which has chosen already"):
+        carry_out_study(StudySpec.load(folder / "winners.toml"), folder)
+    with pytest.raises(InputError, match=r"holds a search; the settings that it chose are in winners.toml"):
         stored_study(folder)
 
 
@@ -243,7 +243,7 @@ def test_a_lost_ledger_is_made_again_from_the_trials(finished, tmp_path: Path) -
 
 def test_what_cannot_be_carried_out_leaves_no_folder(tmp_path: Path) -> None:
     for jobs in (0, "many"):
-        with pytest.raises(InputError, match="jobs must be 'auto' or a whole number"):
+        with pytest.raises(InputError, match="jobs must be 'auto' or an integer"):
             tuning.tune(search(), tmp_path / "search", jobs=jobs)
     assert not (tmp_path / "search").exists()
 
@@ -251,7 +251,7 @@ def test_what_cannot_be_carried_out_leaves_no_folder(tmp_path: Path) -> None:
 def test_all_that_went_on_having_diverged_is_said_so() -> None:
     spec = search()
     lost = [entry([(2, 0.5)], 4, diverged=(1,))]
-    with pytest.raises(InputError, match="every configuration that went on of FedAvg has diverged within 4 rounds"):
+    with pytest.raises(InputError, match="every remaining configuration of FedAvg has diverged within 4 rounds"):
         tuning._best(spec, 0, spec.configurations_of(spec.methods[0]), lost)
 
 
@@ -309,9 +309,7 @@ def test_a_ledger_that_says_more_than_its_trials_is_refused(finished, tmp_path: 
     rewritten(folder, "ledger.json", json.dumps(edited))
     rounds = (2, 6)[step]
     for line in refusals(folder):
-        assert re.search(
-            rf"ledger.json is damaged: of Fed.*, {rounds} rounds it says something else than the trials", line
-        )
+        assert re.search(rf"ledger.json is damaged: for Fed.*, {rounds} rounds it does not agree with the trials", line)
 
 
 @pytest.mark.slow
@@ -354,5 +352,5 @@ def test_a_lost_ledger_is_not_made_of_trials_that_have_forgotten(tmp_path: Path)
     found = tuning.tune(small, tmp_path)
     assert tuning.tune(small, tmp_path, NeverStarted()) == found
     (tmp_path / "ledger.json").unlink()
-    with pytest.raises(InputError, match=r"ledger.json is missing and cannot be made again: .* after 1 rounds"):
+    with pytest.raises(InputError, match=r"ledger.json is missing and cannot be made again: .* beyond 1 rounds"):
         tuning.tune(small, tmp_path)

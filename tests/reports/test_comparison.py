@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 import fedflat as ff
-from fedflat.experiments.recipe_files import Published
+from fedflat.experiments.recipe import Published
 from fedflat.reports.columns import caption, columns, target_columns
 from support.finished_runs import Fake
 

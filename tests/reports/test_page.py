@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
-    runs = studies.study(study_spec(methods=["fedavg", {"name": "fedsam", "rho": 0.2}, "fedgf"]), folder)
+    runs = studies.carry_out_study(study_spec(methods=["fedavg", {"name": "fedsam", "rho": 0.2}, "fedgf"]), folder)
     return ff.compare(runs).to_html(folder / "report.html")
 
 
@@ -54,7 +54,9 @@ class TestInABrowser:
     def test_the_table_fits_with_all_that_is_usual_in_it(self, tmp_path: Path) -> None:
         """Variants, validation samples, two measures of flatness and a target, at 1280 pixels."""
         methods = [{"name": "fedsam", "rho": rho} for rho in (0.05, 0.1)]
-        runs = studies.study(study_spec(methods=methods, data={"clients": 10, "validation": 0.2}), tmp_path / "study")
+        runs = studies.carry_out_study(
+            study_spec(methods=methods, data={"clients": 10, "validation": 0.2}), tmp_path / "study"
+        )
         page = ff.compare(runs).to_html(tmp_path / "page.html")
         sizes = "((box) => [box.scrollWidth, box.clientWidth])(document.querySelector('.scroll'))"
         content, box = measured(page, tmp_path / "browser", 1280, sizes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fedflat as ff
-from fedflat.experiments.recipe_files import Published
+from fedflat.experiments.recipe import Published
 from fedflat.reports.published import line_of, published_lines
 from support.finished_runs import Fake
 

@@ -230,7 +230,7 @@ def of_study(folder: Path) -> Trial:
     def go_on(folder: Path) -> Any:
         found = studies.load_study(folder)
         with TrackingObserver(["csv"], folder, lambda one: studies.run_directory(one, folder)) as tracked:
-            runs = studies.study(found, folder, together(tracked, NothingTrained()))
+            runs = studies.carry_out_study(found, folder, together(tracked, NothingTrained()))
         return [run.summary for run in runs], *(texts(run.directory.path, *tables) for run in runs)
 
     def report(folder: Path) -> Any:
@@ -241,7 +241,7 @@ def of_study(folder: Path) -> Trial:
 
     tables = ("metrics.csv", "summary.csv")
     with TrackingObserver(["csv"], folder, lambda one: studies.run_directory(one, folder)) as tracked:
-        studies.study(spec, folder, tracked)
+        studies.carry_out_study(spec, folder, tracked)
     [run, *_] = sorted((folder / "runs").iterdir())
     names = ("config.toml", "metrics.parquet", "summary.json", "tracking.json", "SHA256SUMS", *tables)
     files = ["study.toml", "SHA256SUMS", *(f"runs/{run.name}/{name}" for name in names)]

@@ -249,7 +249,7 @@ def run(store: str, folder: Path) -> None:
         tuning.tune(TuningSpec(**settings(methods=["scaffold"], validation=0.2, tune=tune)), folder)
     elif store == "study":
         with TrackingObserver(["csv"], folder, lambda one: studies.run_directory(one, folder)) as tracked:
-            studies.study(StudySpec(**settings(methods=["scaffold"], rounds=3, flatness=[])), folder, tracked)
+            studies.carry_out_study(StudySpec(**settings(methods=["scaffold"], rounds=3, flatness=[])), folder, tracked)
     else:
         runner.run(spec(store), folder)
 

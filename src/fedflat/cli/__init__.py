@@ -1,7 +1,7 @@
-"""The command line: it parses, calls, and prints; the work is done elsewhere.
+"""The command line: it parses arguments, calls other rooms, and prints.
 
-A module of a command imports what the command works with inside the command's function, so that `--help`, `--version`
-and the shell's completion need neither torch nor the libraries around it, which take seconds to import.
+Imports that take seconds, such as torch, stand inside the functions of commands, so that `--help`, `--version` and
+completion by the shell start at once.
 """
 
 from __future__ import annotations

@@ -11,19 +11,18 @@ from .. import __version__
 from ..core.errors import changes_in_one_line
 from ..core.matrix_products import fix_product_rounding
 from ..engine.allocator import tune_allocator
-from . import data, flower, recipes
-from .completion import SettingsCommand
+from . import flower, recipes
 from .console import Console, in_one_line
-from .installation import doctor, methods
+from .flag_names import SettingsCommand
+from .installation import check_method, doctor, methods, new
 from .landscape import landscape
-from .models import export, predict, prepare_model, pretrain
-from .own_code import check_method, new
-from .results import flatness, report, verify
+from .preparation import data_app, prepare_model, pretrain
+from .results import export, flatness, predict, report, verify
 from .run import compare, resume, run
 from .tune import best, tune
 
 app = typer.Typer(
-    help="Federated learning that looks for flat minima: run methods, compare them fairly, see how flat they end.",
+    help="Federated learning that looks for flat minima: run methods, compare them fairly, measure their flatness.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -49,13 +48,13 @@ for command in WITH_SETTINGS:
     app.command(cls=SettingsCommand, options_metavar="[FILE.toml] [--KEY VALUE]...")(command)
 for command in WITHOUT_SETTINGS:
     app.command()(command)
-app.add_typer(data.app, name="data")
+app.add_typer(data_app, name="data")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(flower.app, name="flower")
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version and end, if that is wanted."""
+    """Print the version and end, if `wanted`."""
     if wanted:
         Console().say(f"fedflat {__version__}")
         raise typer.Exit
@@ -65,7 +64,7 @@ def print_version(wanted: bool) -> None:
 def top(
     version: bool = typer.Option(False, "--version", callback=print_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Read the options that stand before a command, and tune the allocator, for every command."""
+    """Read the options before a command, and tune the memory allocator."""
     tune_allocator()
 
 

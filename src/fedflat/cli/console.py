@@ -1,7 +1,6 @@
-"""The only place from which the command line prints, and how a command ends that fails: one line, and an exit code.
+"""The printing of the command line, and the end of a failed command: one line and an exit code.
 
-Texts may come from users, files and networks. So no text is read as rich's markup, and control characters are printed
-as escapes.
+Texts may come from users, files and networks: none is read as rich's markup, and control characters are escaped.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ REFUSALS = (
     "pyarrow:ArrowException",
     "pydantic:ValidationError",
 )
-LONGEST = 2000  # characters of the line
+LONGEST = 2000  # characters of the line of an error
 MEMORY = (
-    "memory is short: take smaller batches (client.batch_size), fewer runs at a time (--jobs), "
+    "memory is short: use smaller batches (client.batch_size), fewer runs at a time (--jobs), "
     "executor = 'sequential', a smaller store_megabytes, or a smaller model"
 )
 
@@ -64,16 +63,16 @@ class Console(rich.console.Console):
     """A terminal, file or pipe to print lines and tables to."""
 
     def say(self, *lines: str, style: str = "") -> None:
-        """Print each of `lines` on a line of its own; a line feed inside one of them is spelled out."""
+        """Print each of `lines` on its own line; a line feed inside a line is escaped."""
         for line in lines:
             self.print(literal(line, style), soft_wrap=True)
 
     def caution(self, about: str, text: str) -> None:
-        """Print one line that begins with what it is about, in yellow."""
+        """Print one line that begins with its subject `about`, in yellow."""
         self.print(Text.assemble(literal(about, "yellow"), " ", literal(text)), soft_wrap=True)
 
     def show(self, *tables: Table) -> None:
-        """Print tables whose cells are `literal`; a file or a pipe, which has no width, counts as wide."""
+        """Print tables whose cells are `literal`; a file or a pipe counts as wide."""
         width = max(self.width, WIDE)
         wide = self if self.is_terminal else Console(file=self.file, width=width, quiet=self.quiet)
         for table in tables:
@@ -85,9 +84,9 @@ class Console(rich.console.Console):
 
     @contextmanager
     def bars(self, before: str = "", counted: bool = False) -> Iterator[ProgressCallback]:
-        """Show a bar for each part of a computation inside the block, on a terminal; give the callback that moves them.
+        """Show a bar for each part of a computation inside the block, on a terminal; yield its callback.
 
-        before: what stands before the name of a part. counted: also show how many steps are done.
+        before: text before the name of a part. counted: also show the number of steps done.
         """
         columns = [Described(), *Progress.get_default_columns()[1:], *[MofNCompleteColumn()] * counted]
         with Progress(*columns, console=self, transient=True, disable=not self.is_terminal) as progress:
@@ -106,8 +105,8 @@ class Console(rich.console.Console):
 
 
 def end_silently() -> NoReturn:
-    """End as other programs do when the reader of their output (`head`) has ended: no message, the code of SIGPIPE."""
-    with suppress(OSError, ValueError):  # a stream without a file has nothing to be flushed at the end either
+    """End without a message, with the code of SIGPIPE, when the reader of the output (`head`) has ended."""
+    with suppress(OSError, ValueError):  # a stream without a file has nothing to flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(128 + signal.SIGPIPE)
 
@@ -120,14 +119,14 @@ class Described(ProgressColumn):
 
 
 def counting_columns(unit: str) -> tuple[ProgressColumn, ...]:
-    """Return a bar, how many of all `unit` are done, the time so far and the time left; the description last."""
+    """Return columns: a bar, the number of `unit` done, the elapsed time, the time left, and the description."""
     counted = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
     return *counted, TextColumn("left"), TimeRemainingColumn(), Described()
 
 
 @contextmanager
 def in_one_line() -> Iterator[None]:
-    """End the program with one line and a code, 1 or 2, for every error that is not a mistake of fedflat's own."""
+    """End the program with one line and the code 1 or 2, for every error that is not a bug of fedflat."""
     try:
         yield
     except BrokenPipeError:
@@ -136,7 +135,7 @@ def in_one_line() -> Iterator[None]:
         _end(str(error), error.exit_code)
     except KeyboardInterrupt:
         _end("stopped at once", STOPPED)
-    except imported_errors("click.exceptions:NoArgsIsHelpError"):  # who makes it prints the help
+    except imported_errors("click.exceptions:NoArgsIsHelpError"):  # the help is already printed
         sys.exit(REFUSED)
     except imported_errors("click:UsageError") as error:
         _end(_usage(error), REFUSED)
@@ -144,7 +143,7 @@ def in_one_line() -> Iterator[None]:
         _end(str(error), FAILED)
     except imported_errors(*REFUSALS) as error:
         _end(_message(error), REFUSED)
-    except RuntimeError as error:  # if torch could not get memory; on the CPU only the message says so
+    except RuntimeError as error:  # torch could not allocate memory; on the CPU only the message shows it
         on_gpu = isinstance(error, imported_errors("torch:OutOfMemoryError"))
         if not on_gpu and "DefaultCPUAllocator: can't allocate memory" not in str(error):
             raise
@@ -158,19 +157,19 @@ def _message(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return MEMORY
     if isinstance(error, RecursionError):
-        return "what was given is nested too deep"
+        return "the input is nested too deep"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def _usage(error: Any) -> str:
-    """Say what is wrong with the words of a command line, and where the right ones are listed."""
+    """Describe an error in the arguments of a command line, and where they are listed."""
     message = error.format_message().strip().removesuffix(".").replace("\n", " ")
     return f"{message}; see `{error.ctx.command_path} --help`" if error.ctx else message
 
 
 def _end(message: str, code: int) -> NoReturn:
-    """End with one line; of several ranks, which fail together, only the first one prints it."""
+    """End with one line; if all ranks fail together, only the first one prints it."""
     Console(stderr=True, quiet=not is_first_rank()).say(f"fedflat: {shortened(message, LONGEST)}")
     sys.exit(code)

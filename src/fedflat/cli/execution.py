@@ -1,4 +1,4 @@
-"""Carry out runs, studies and recipes: data first, then the rounds with a progress bar, then tables and files."""
+"""Carries out runs, studies and recipes: prepares data, trains with a progress bar, writes tables and files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from ..data.dataset import LoadedDataset
 from ..engine.arguments import BF16
 from ..engine.ranks import Ranks
 from ..experiments import runner, studies
-from ..experiments.extension import extend_run, extend_study, with_rounds
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.run_directory import RunDirectory, StoredRun
 from ..experiments.runner import together
 from ..experiments.spec import Experiment, RunSpec, StudySpec
-from ..experiments.studies import Jobs
+from ..experiments.studies import Jobs, extend_run, extend_study, with_rounds
 from ..experiments.tracking import TrackingObserver
 from ..files import write_atomically
 from ..metrics.protocols import long_mean
@@ -45,13 +44,13 @@ def prepare_set(
     text_length: int | None = None,
     tokenizer: str | None = None,
 ) -> LoadedDataset:
-    """Read the set `name`, with a bar while it is converted for the first time; the bar disappears when it is done."""
+    """Read the set `name`, with a bar while it is converted for the first time."""
     with console.bars(f"{name} ", counted=True) as progress:
         return prepare(name, data_dir, hub, partial, image_size, progress, revision, text_length, tokenizer)
 
 
 def prepare_data(console: Console, spec: Experiment) -> None:
-    """Convert the data set of an experiment, so that its first round need not wait for that."""
+    """Convert the data set of an experiment before its first round."""
     data, folder = spec.data, spec.data_dir
     prepare_set(
         console, data.name, folder, False, data.partial, data.image_size, None, data.text_length, spec.tokenizer
@@ -59,7 +58,7 @@ def prepare_data(console: Console, spec: Experiment) -> None:
 
 
 def warn_of_doubtful_settings(console: Console, spec: Experiment) -> None:
-    """Say which settings of an experiment may spoil its results."""
+    """Print a warning for each setting that may make the results doubtful."""
     if spec.precision == "bf16":
         console.caution("precision = 'bf16':", BF16)
     evaluations = -(-spec.rounds // spec.eval_every)
@@ -71,9 +70,9 @@ def warn_of_doubtful_settings(console: Console, spec: Experiment) -> None:
 def carry_out_run(
     console: Console, spec: RunSpec, path: Path, ranks: Ranks, strict: bool = False, track: Sequence[str] = ()
 ) -> None:
-    """Carry out the rounds of a run that are not done yet, alone or as one of several ranks.
+    """Carry out the remaining rounds of a run, alone or as one of several ranks.
 
-    track: the tools that the rounds are also written to.
+    track: tools that the rounds are also written to.
     """
     tracking = TrackingObserver(track, path, lambda _: RunDirectory(path))
     with watcher(console, [spec]) as watching, tracking:
@@ -89,7 +88,7 @@ def resume_run(
     strict: bool = False,
     track: Sequence[str] = (),
 ) -> None:
-    """Go on with the run in `path`, or extend it to so many `rounds`, alone or as one of several ranks."""
+    """Resume the run in `path`, or extend it to `rounds`, alone or as one of several ranks."""
     directory = RunDirectory(path)
     if rounds is not None:
         with ranks.together():
@@ -112,17 +111,17 @@ def resume_study(
     strict: bool = False,
     track: Sequence[str] = (),
 ) -> None:
-    """Go on with the study in `path`, or extend it to so many `rounds`.
+    """Resume the study in `path`, or extend it to `rounds`.
 
-    Raises InputError, before anything is trained, if it names code that may not be run here.
+    Raises InputError, before training, if it names code that may not be run here.
     """
     for name in studies.load_study(path).outside_names():
         check_allowed(name)
     if rounds is not None:
         return carry_out_study(console, extend_study(path, rounds, strict), path, jobs, strict, track)
     spec = studies.load_study(path)
-    directories = [studies.run_directory(one, path) for one in spec.runs()]
-    if all(one.is_finished and not one.damaged_files() for one in directories):
+    directories = [directory for _, directory in studies.runs_of(spec, path)]
+    if all(directory.is_finished and not directory.damaged_files() for directory in directories):
         console.say(f"already finished: {len(directories)} runs of {spec.rounds} rounds; --rounds N extends them")
     carry_out_study(console, spec, path, jobs, strict, track)
 
@@ -130,9 +129,9 @@ def resume_study(
 def carry_out_study(
     console: Console, spec: StudySpec, path: Path, jobs: Jobs = 1, strict: bool = False, track: Sequence[str] = ()
 ) -> None:
-    """Carry out the runs of a study that are not done yet, then show and write the comparison.
+    """Carry out the remaining runs of a study, then show and write the comparison.
 
-    track: the tools that the rounds are also written to, by this process whatever `jobs` is.
+    track: tools that the rounds are also written to, by this process for any number of `jobs`.
     """
     from ..reports.comparison import compare
     from ..reports.page import Chapter
@@ -141,13 +140,13 @@ def carry_out_study(
     warn_of_doubtful_settings(console, spec)
     tracking = TrackingObserver(track, path, lambda one: studies.run_directory(one, path))
     with watcher(console, spec.runs(), spec.protocol) as watching, tracking:
-        studies.study(spec, path, together(watching, tracking), jobs, strict)
+        studies.carry_out_study(spec, path, together(watching, tracking), jobs, strict)
     runs, _ = studies.runs_in_folder(spec, path)
     show(console, [Chapter(compare(runs, targets=spec.targets, protocol=spec.protocol))], path)
 
 
 def show_cost(console: Console, spec: RunSpec) -> None:
-    """Print what a run will cost; nothing is trained."""
+    """Print the expected cost of a run, without training it."""
     from ..experiments.budget import simulation_budget
     from ..experiments.study_plan import training_seconds, trial_cost
     from ..reports.plans import duration
@@ -159,13 +158,13 @@ def show_cost(console: Console, spec: RunSpec) -> None:
 
 
 def show_plan(console: Console, spec: StudySpec, path: Path, jobs: Jobs) -> None:
-    """Print what a study will cost in the folder `path`; nothing is trained, and nothing is written there."""
+    """Print the expected cost of a study in the folder `path`, which is not written."""
     from ..experiments.study_plan import study_plan
     from ..reports.plans import plan_lines, plan_table
 
     prepare_data(console, spec)
     warn_of_doubtful_settings(console, spec)
-    with console.doing("taking steps on trial"):
+    with console.doing("taking trial steps"):
         plan = study_plan(spec, path)
     console.show(plan_table(plan))
     console.say(*plan_lines(plan, path, studies.number_of_jobs(jobs, spec.device, len(plan))))
@@ -174,7 +173,7 @@ def show_plan(console: Console, spec: StudySpec, path: Path, jobs: Jobs) -> None
 def carry_out_recipe(
     console: Console, recipe: Recipe, cells: dict[Cell, StudySpec], folder: Path, changes: Sequence[str], jobs: Jobs
 ) -> None:
-    """Carry out every cell of a recipe; a table for each, and one page for all. `changes` to the paper are noted."""
+    """Carry out every cell of a recipe; print a table for each, and write one page with notes on `changes`."""
     from ..reports.comparison import compare
     from ..reports.page import Chapter
 
@@ -193,9 +192,9 @@ def carry_out_recipe(
 
 
 def show(console: Console, chapters: Sequence[Chapter], folder: Path, title: str | None = None) -> None:
-    """Print the comparisons; write report.html, and each one's numbers as parquet and JSON, to `folder`.
+    """Print the comparisons; write report.html, and the numbers of each as parquet and JSON, to `folder`.
 
-    The page of a single comparison has the pictures that `fedflat landscape` has left in `folder`, too.
+    The page of a single comparison also shows the pictures of `fedflat landscape` in `folder`.
     """
     from ..reports.page import write_page  # here, because pages need matplotlib and a run does not
     from ..reports.tables import tables

@@ -1,25 +1,97 @@
-"""Flags by their names: which ones there are, and what a mistyped one was probably meant to be.
+"""Names of flags: completion by the shell, and suggestions for a mistyped flag.
 
-Nothing is imported that takes long, so that a mistyped flag is refused at once.
+The names come from files and `listing.json`, without slow imports, so that a mistyped flag is refused at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
+from typing import Literal
+
+from click import Context
+from click.shell_completion import CompletionItem
+from typer.core import TyperCommand
 
 from ..core.errors import InputError, printable, shortened
 from ..core.registry import plain
-from .completion import Kind, method_names, partition_names, setting_names
+from ..reports.listing import listing, modules
 
-LISTS = ("flatness", "methods", "probes")  # of tables with a name
+Kind = Literal["run", "study", "search"]  # of configuration
+LISTS = ("flatness", "methods", "probes")  # lists of tables with a name
 TABLES = ("client_of", "grid", "participation")  # fields that take a table as one text
-LONGEST = 1500  # characters of a message
+LONGEST = 1500  # characters of an error message
+
+
+def method_names(incomplete: str = "") -> list[str]:
+    """Return the methods, in lower case unless `incomplete` is not; commands accept both."""
+    names = [row[0] for row in listing()["methods"]["rows"]]
+    return [name.lower() for name in names] if incomplete.islower() or not incomplete else names
+
+
+def source_names() -> list[str]:
+    """Return the data sets."""
+    return [row[0] for row in listing()["sources"]]
+
+
+def model_names() -> list[str]:
+    """Return the models."""
+    return [name.replace("_", "-") for name in modules("models")]
+
+
+def partition_names() -> list[str]:
+    """Return the partition schemes."""
+    names: list[str] = listing()["partitions"]
+    return names
+
+
+def setting_names(kind: Kind = "run") -> list[str]:
+    """Return the dotted keys of a kind of configuration; a list of sections, such as probes, is one key."""
+    names: list[str] = listing()["settings"][kind]
+    return names
+
+
+NAMES: dict[str, Callable[[str], list[str]]] = {  # by setting
+    "--method": method_names,
+    "--methods": method_names,
+    "--data": lambda _: source_names(),
+    "--model": lambda _: model_names(),
+    "--partition": lambda _: partition_names(),
+}
+
+
+class SettingsCommand(TyperCommand):
+    """A command that takes settings as flags, which `flags.resolve` reads.
+
+    The shell completes a name after `--method`, `--method.name`, `--data`, ..., and the settings themselves.
+    """
+
+    allow_extra_args = True
+    ignore_unknown_options = True
+
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
+        """Offer the names that the last flag accepts, or else the command's own options and settings."""
+        flag = ctx.args[-1].removesuffix(".name") if ctx.args else ""
+        if flag in NAMES:
+            return [CompletionItem(name) for name in NAMES[flag](incomplete) if name.startswith(incomplete)]
+        offered = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("--"):
+            flags = (f"--{name}" for name in setting_names(_kind(ctx)))
+            offered += [CompletionItem(flag) for flag in flags if flag.startswith(incomplete)]
+        return offered
+
+
+def _kind(ctx: Context) -> Kind:
+    """Return the kind of configuration that a command takes."""
+    if ctx.info_name == "tune":
+        return "search"
+    is_study = ctx.info_name == "compare" or (ctx.parent is not None and ctx.parent.info_name == "recipes")
+    return "study" if is_study else "run"
 
 
 def key_of(word: str) -> str:
-    """Return the key of a flag, with `_` for `-`, as keys are written."""
+    """Return the key of a flag, with `_` in place of `-`."""
     return word[2:].partition("=")[0].replace("-", "_")
 
 
@@ -53,7 +125,7 @@ def _may_be_outside(section: str, words: Sequence[str]) -> bool:
 
 
 def unknown_flag(word: str, words: Sequence[str], known: Sequence[str]) -> InputError:
-    """Return the error for the unknown flag `word` among `words`: one line, with the flag that was probably meant."""
+    """Return the error for the unknown flag `word` among `words`: one line, with a suggestion."""
     return InputError(printable(shortened(f"--{key_of(word)}: {_problem(key_of(word), words, known)}", LONGEST)))
 
 
@@ -74,7 +146,7 @@ def _problem(key: str, words: Sequence[str], known: Sequence[str]) -> str:
 
 
 def _meant(key: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the keys that were probably meant; several, if sections that are given have the field."""
+    """Return the keys that were probably meant; several if several given sections have the field."""
     owner, dot, field = key.rpartition(".")
     initials = "".join(word[:1] for word in field.split("_")) if "_" in field else field
     ends = ([name for name in known if name.endswith(f".{end}")] for end in (field, initials))
@@ -83,7 +155,7 @@ def _meant(key: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
         fields = [name for name in known if name.startswith(f"{owner}.")]
         inside = [name for name in named if name in fields and name.count(".") == key.count(".")]
         return (inside or get_close_matches(key, fields, n=1) or get_close_matches(key, known, n=1))[:1]
-    # A field without its section is of a section that is given, or else most likely of the method.
+    # A field without a section probably belongs to a given section, or else to the method.
     given = {key_of(word).partition(".")[0] for word in words}
     named.sort(key=lambda name: (not name.startswith("method"), name.count(".")))
     by_section = {name.partition(".")[0]: name for name in reversed(named)}

@@ -1,4 +1,4 @@
-"""Dotted flags on top of a TOML file."""
+"""Dotted flags that override a TOML file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..core.errors import InputError, printable, shortened
 from ..core.object_references import is_outside
 from ..data.partition import PARTITIONS
 from ..experiments.config_errors import validated
-from ..experiments.merging import is_list, merged
 from ..experiments.schema import Member, members_of
+from ..experiments.settings_tables import is_list, merged
 from ..experiments.spec import Experiment, RunSpec, StudySpec, from_flag
 from ..methods import METHODS
 from ..reports.text_table import literal
@@ -27,14 +27,14 @@ AS_JSON = """'["FedAvg", {"name": "FedSAM", "rho": 0.1}]'"""
 
 
 def split_file(words: list[str]) -> tuple[Path | None, list[str]]:
-    """The TOML file that may stand first, and the flags after it."""
+    """Split `words` into the TOML file that may stand first, and the flags after it."""
     if words and not words[0].startswith("-"):
         return Path(words[0]), words[1:]
     return None, words
 
 
 def resolve(model: type[Spec], words: list[str]) -> Spec:
-    """The configuration in the file that stands first, if any, overridden by flags such as `--method.rho 0.1`.
+    """Return the configuration in the file that stands first, if any, overridden by flags such as `--method.rho 0.1`.
 
     Raises InputError, naming file, flag or field.
     """
@@ -45,7 +45,7 @@ def resolve(model: type[Spec], words: list[str]) -> Spec:
 
 
 def override(spec: Spec, flags: list[str]) -> Spec:
-    """`spec` with the settings changed that `flags` give. Raises InputError, naming flag or field."""
+    """Return `spec`, overridden by `flags`. Raises InputError, naming flag or field."""
     if not flags:
         return spec
     kind, table = type(spec), spec.table()
@@ -58,21 +58,21 @@ def keys(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _meanings(fields: Mapping[str, FieldInfo], prefix: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for name, info in fields.items():
         members = members_of(info)
         if len(members) > 1:
-            found |= _alternatives(members, f"{prefix}{name}.")
+            meanings |= _alternatives(members, f"{prefix}{name}.")
         elif members:
-            found |= _meanings(members[0].fields, f"{prefix}{name}.")
+            meanings |= _meanings(members[0].fields, f"{prefix}{name}.")
         else:
             has_default = not (info.is_required() or info.default is None or info.default_factory)
-            found[prefix + name] = f"{info.description or ''}{f' [{info.default}]' if has_default else ''}".strip()
-    return found
+            meanings[prefix + name] = f"{info.description or ''}{f' [{info.default}]' if has_default else ''}".strip()
+    return meanings
 
 
 def _alternatives(members: list[Member], prefix: str) -> dict[str, str]:
-    """The keys of classes of which `name` chooses one; a key may mean something else in each."""
+    """Return the keys of classes that a `name` chooses from; a key may have a different meaning in each."""
     meanings: dict[str, dict[str, list[str]]] = {}
     for member in members:
         for key, meaning in _meanings(member.fields, prefix).items():
@@ -80,20 +80,20 @@ def _alternatives(members: list[Member], prefix: str) -> dict[str, str]:
     names = ", ".join(member.name for member in members)
     texts = {key: _in_words(by_meaning) for key, by_meaning in meanings.items()}
     chosen = {f"{prefix}name": f"one of {names}"}
-    return chosen | texts | chosen  # the name first
+    return chosen | texts | chosen  # puts the name first, with this meaning
 
 
 def _in_words(sections_by_meaning: dict[str, list[str]]) -> str:
-    """What a key means; if that depends on the section, each meaning with the names of its sections."""
+    """Return the meaning of a key; if sections differ, each meaning with the names of its sections."""
     if len(sections_by_meaning) == 1:
         return next(iter(sections_by_meaning))
     if len(sections_by_meaning) > 3:
-        return f"of {sum(map(len, sections_by_meaning.values()))} of them, each with its own meaning and default"
+        return f"a field of {sum(map(len, sections_by_meaning.values()))} of them; meaning and default differ"
     return "; ".join(f"{', '.join(names)}: {meaning}" for meaning, names in sections_by_meaning.items())
 
 
 def key_table(model: type[BaseModel]) -> Table:
-    """Every dotted key with its meaning, for a console."""
+    """Return a table of every dotted key and its meaning, for a console."""
     table = Table(box=None, show_header=False, padding=(0, 1), caption="Each method's own keys: fedflat methods NAME")
     for key, meaning in keys(model).items():
         table.add_row(literal(f"--{key}", "cyan"), literal(meaning))
@@ -101,7 +101,7 @@ def key_table(model: type[BaseModel]) -> Table:
 
 
 def _refuse_other_kind(model: type[Experiment], file: Path | None, table: dict[str, Any]) -> None:
-    """Raise InputError for the file of a study where one of a run is expected, and the other way round."""
+    """Raise InputError for the file of a study in place of a run, or of a run in place of a study."""
     for kind, words in ((StudySpec, "a study; use `fedflat compare"), (RunSpec, "a run; use `fedflat run")):
         own = [key for key in table if key in kind.model_fields and key not in model.model_fields]
         if own:
@@ -109,8 +109,8 @@ def _refuse_other_kind(model: type[Experiment], file: Path | None, table: dict[s
 
 
 def _parsed(model: type[BaseModel], words: list[str], table: dict[str, Any]) -> dict[str, Any]:
-    """The flags, which override `table`, as a table; environment variables are not read."""
-    found, seen = dict[str, Any](), set[str]()
+    """Parse flags, which override `table`, into a table; environment variables are not read."""
+    parsed, seen = dict[str, Any](), set[str]()
     for word, given, text in _given(words):
         info, key = _named(model, given, text)
         if key in seen and not _may_repeat(info):
@@ -118,8 +118,8 @@ def _parsed(model: type[BaseModel], words: list[str], table: dict[str, Any]) -> 
         seen.add(key)
         if info is None and not _is_of_outside(key, words, table):
             raise unknown_flag(word, words, list(keys(model)))
-        _put(found, key, _value(key, info, text))
-    return found
+        _put(parsed, key, _value(key, info, text))
+    return parsed
 
 
 def _given(words: list[str]) -> Iterator[tuple[str, str, str]]:
@@ -139,27 +139,27 @@ def _given(words: list[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _named(model: type[BaseModel], key: str, text: str) -> tuple[FieldInfo | None, str]:
-    """Return the field at a key, or None, and the key; with `.name` where `text` is the name of a section."""
+    """Return the field at a key, or None, and the key; `.name` is added if `text` names a class."""
     info = _field(model, key)
     members = [] if info is None or is_list(info) else members_of(info)
-    has_name = [one for one in members if "name" in one.fields]
+    has_name = [member for member in members if "name" in member.fields]
     if has_name and text != "none" and not text.startswith("{"):
         return has_name[0].fields["name"], f"{key}.name"
     return info, key
 
 
 def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
-    """Return the field at a dotted key, of the first section that has it; None if no section has it, or in a list."""
+    """Return the field at a dotted key, of the first section that has it; None if none has it, or inside a list."""
     members, info = members_of(model), None
     for part in key.split("."):
-        infos = [one.fields[part] for one in members if part in one.fields]
+        infos = [member.fields[part] for member in members if part in member.fields]
         info = infos[0] if infos else None
-        members = [member for one in infos if not is_list(one) for member in members_of(one)]
+        members = [member for field in infos if not is_list(field) for member in members_of(field)]
     return info
 
 
 def _may_repeat(info: FieldInfo | None) -> bool:
-    """Tell whether a flag may be given several times: that of a list, or of a table without fields of its own."""
+    """Tell whether a flag may be repeated: a list, or a table without fixed fields."""
     return getattr(info and info.annotation, "__origin__", None) in (list, tuple, dict)
 
 
@@ -176,7 +176,7 @@ def _is_of_outside(key: str, words: list[str], table: dict[str, Any]) -> bool:
 
 
 def _at(table: Any, key: str) -> Any:
-    """The value at a dotted key; None if there is none."""
+    """Return the value at a dotted key; None if there is none."""
     for name in key.split("."):
         table = table.get(name) if isinstance(table, dict) else None
     return table
@@ -197,10 +197,10 @@ def _value(key: str, info: FieldInfo | None, text: str) -> Any:
 def _entries(key: str, text: str) -> list[Any]:
     """Parse the entries of a list: JSON, or names and numbers with commas between them; with or without brackets."""
     inside = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    if not any(one in inside for one in '[]{}"'):
-        return [from_flag(one.strip()) for one in inside.split(",")] if inside.strip() else []
-    found: list[Any] = _json(key, text if text.startswith("[") else f"[{text}]")
-    return found
+    if not any(character in inside for character in '[]{}"'):
+        return [from_flag(entry.strip()) for entry in inside.split(",")] if inside.strip() else []
+    entries: list[Any] = _json(key, text if text.startswith("[") else f"[{text}]")
+    return entries
 
 
 def _json(key: str, text: str) -> Any:
@@ -215,13 +215,13 @@ def _json(key: str, text: str) -> Any:
 
 
 def _put(table: dict[str, Any], key: str, value: Any) -> None:
-    """Put a value into a table at a dotted key; lists become longer, and tables are joined."""
+    """Put a value into a table at a dotted key; lists are appended, and tables are merged."""
     owner, dot, rest = key.partition(".")
     old = table.get(owner)
     if dot:
         old = table.setdefault(owner, {})
         if not isinstance(old, dict):
-            raise InputError(f"--{printable(key)}: {owner} is given as {printable(str(old))}, too")
+            raise InputError(f"--{printable(key)}: {owner} is also given as {printable(str(old))}")
         return _put(old, rest, value)
     if isinstance(old, list) and isinstance(value, list):
         value = [*old, *value]

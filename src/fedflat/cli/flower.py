@@ -1,4 +1,4 @@
-"""`fedflat flower`: a study as a real federation."""
+"""`fedflat flower`: carries out a study as a real federation."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ from ..core.object_references import allow_code
 from ..experiments.interrupt import Interrupted, signals_handled_by
 from ..federation.terms import SETTINGS, key_of
 from ..reports.text_table import literal
-from .completion import SettingsCommand
 from .console import Console
-from .flag_names import check_flags
+from .flag_names import SettingsCommand, check_flags
 
 app = typer.Typer(
-    help="Real federations by Flower, each client with its own samples: export a study, try it out, make keys. "
-    "docs/deploy.md says how to run one over many machines.",
+    help="Run real federations with Flower: export a study, try it on this machine, make keys. "
+    "docs/deploy.md describes a federation over many machines.",
     no_args_is_help=True,
 )
-MOST_NODES = 16  # on one machine; each is several processes with torch
-ClientsOption = Annotated[int | None, typer.Option(help="Clients to begin with; for a named set, its data.clients.")]
-FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The server's folder of a federation.")]
+MOST_NODES = 16  # on one machine; each starts several processes with torch
+ClientsOption = Annotated[
+    int | None, typer.Option(help="Number of clients to start with; default data.clients, unless --shape is given.")
+]
+FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The server's folder of the federation.")]
 MemberArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of a member.")]
 OutOption = Annotated[
     Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH-federation.")
 ]
-DigestOption = Annotated[
-    list[str], typer.Option(help="Digest of an app that may run here; several times, if there are several.")
-]
+DigestOption = Annotated[list[str], typer.Option(help="Digest of an app that may run here; may repeat.")]
 InsecureOption = Annotated[
-    bool, typer.Option("--insecure", help="Without TLS and keys; all of it is on the loopback in any case.")
+    bool, typer.Option("--insecure", help="Use no TLS and no keys; all processes are on the loopback in any case.")
 ]
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command` a flag for each of the `SETTINGS`; it receives their values, by their keys, as `settings`."""
+    """Give `command` a flag for each of the `SETTINGS`; it receives their values by key as `settings`."""
 
     @wraps(command)
     def called(**given: Any) -> None:
@@ -62,16 +61,16 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 @with_settings
 def export_study(
     context: typer.Context,
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="One run, as for `fedflat run`.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the app.")],
+    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="Settings of one run, as for `fedflat run`.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for the app.")],
     clients: ClientsOption = None,
     *,
     settings: dict[str, Any],
 ) -> None:
     r"""Write a Flower app that carries out one run, for `flwr run`.
 
-    Clients have parts of the study's data set, by their node's partition-id, or samples of their own, described by
-    --shape and --classes. All machines have fedflat\[flower] installed; the app brings no dependency.
+    Clients have either parts of the study's data set, by the partition-id of their node, or samples of their own,
+    described by --shape and --classes. All machines need fedflat\[flower]; the app itself installs nothing.
 
     fedflat flower export run.toml app
 
@@ -84,16 +83,16 @@ def export_study(
     with _flower_imports():
         from ..federation.flower.export import export
         from ..federation.flower.settings import RunSettings
-    context.with_resource(allow_code())  # what the user's own command line and file name
+    context.with_resource(allow_code())  # the user's own command line and file may name code
     spec = resolve(RunSpec, [str(study), *context.args])
     known = len(settings["members"].split()) or (spec.data.clients if settings["shape"] is None else None)
     number = known if clients is None else clients
     if number is None:
-        raise InputError("--clients is missing: with how many clients of their own samples the federation begins")
+        raise InputError("--clients is missing: the number of clients that the federation starts with")
     settings |= {"clients": number, "out": f"runs/{spec.label}-federation"}
     export(spec, RunSettings.parse("flower export", settings), folder)
     Console().say(f"app in {folder}; start it with `flwr run {folder} LINK`",
-                  f"nodes that run no other app need its digest: `fedflat flower digest {folder}`")  # fmt: skip
+                  f"nodes that run only approved apps need its digest: `fedflat flower digest {folder}`")  # fmt: skip
 
 
 @app.command("run", cls=SettingsCommand, options_metavar="[STUDY.toml] [--KEY VALUE]...")
@@ -104,15 +103,15 @@ def run_here(
     insecure: InsecureOption = False,
     own: Annotated[
         list[str] | None,
-        typer.Option("--client", help="NAME=FOLDER with a client's own x.npy and y.npy, with --shape; several times."),
+        typer.Option("--client", help="NAME=FOLDER with a client's own x.npy and y.npy; needs --shape; may repeat."),
     ] = None,
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Try a study out as a whole federation on this machine: SuperLink, a SuperNode for each client, and the app.
+    """Run a federation on this machine, to try it: a SuperLink, a SuperNode for each client, and the app.
 
-    Everything is started on the loopback, with TLS and keys, and ended with the command. The same command resumes a
-    federation that was stopped, from its last completed round.
+    All processes use the loopback, with TLS and keys, and end with the command. The same command resumes a stopped
+    federation from its last completed round.
 
     fedflat flower run --data.name digits --data.clients 3 --method.name fedsmoo --rounds 3 --out runs/tried
 
@@ -123,15 +122,15 @@ def run_here(
     from .execution import prepare_data
     from .flags import resolve
 
-    context.with_resource(allow_code())  # what the user's own command line and file name
+    context.with_resource(allow_code())  # the user's own command line and file may name code
     spec, console = resolve(RunSpec, context.args), Console()
     folders = _folders(own or [])
     if bool(folders) != (settings["shape"] is not None):
-        raise InputError("--shape, --classes and --client NAME=FOLDER go together: all for clients' own samples")
+        raise InputError("--shape, --classes and --client NAME=FOLDER are needed together, for clients' own samples")
     clients = len(folders) or spec.data.clients
     if clients > MOST_NODES:
         asked = "--client" if folders else "data.clients"
-        raise InputError(f"{asked} = {clients}: each is a SuperNode here, and {MOST_NODES} are the most to try out")
+        raise InputError(f"{asked} = {clients}: each is a SuperNode on this machine, and {MOST_NODES} are the most")
     with _flower_imports():
         from ..federation.launch.local_federation import local_deployment
     if not folders:
@@ -150,9 +149,9 @@ def run_here(
 
 @app.command("digest")
 def show_digest(folder: Annotated[Path, typer.Argument(metavar="APP", help="The folder of an exported app.")]) -> None:
-    """Print the digest of an app, which names its every byte, for `fedflat flower node --app-digest`.
+    """Print the digest of all files of an app, for `fedflat flower node --app-digest`.
 
-    Whoever runs a node gets the folder, reads it, and prints the digest of what was read.
+    Operators of nodes should read the app's code before they approve its digest.
 
     fedflat flower digest app
     """
@@ -166,10 +165,10 @@ def run_node(
     context: typer.Context,
     app_digest: DigestOption,
 ) -> None:
-    """Run a SuperNode that runs only approved apps, whatever the server sends. Other arguments: flower-supernode's.
+    """Run a SuperNode that runs only approved apps. Other arguments are those of flower-supernode.
 
-    Another app is neither unpacked nor stored, and the server receives an error. The node's operator decides what may
-    run: the digest is that of the app's folder, by `fedflat flower digest`.
+    Any other app is neither unpacked nor stored, and the server receives an error. The node's operator approves an app
+    by its digest, which `fedflat flower digest` prints.
 
     fedflat flower node --app-digest sha256:1a2b... --superlink fl.example.org:8443 --root-certificates ca.crt
     """
@@ -185,9 +184,9 @@ def run_superlink(
         Path, typer.Option(help="File with the secret that `fedflat flower login` stores for `flwr`.")
     ],
 ) -> None:
-    """Run a SuperLink whose control API requires a secret. Other arguments are flower-superlink's.
+    """Run a SuperLink whose control API requires a secret. Other arguments are those of flower-superlink.
 
-    Flower's own SuperLink starts a run for anybody who reaches its port, including every user of the machine.
+    Flower's own SuperLink starts a run for anybody who can reach its port, including every user of the machine.
 
     fedflat flower superlink --control-secret-file control.secret --host 127.0.0.1 --port 8000 --isolation process
     """
@@ -198,7 +197,7 @@ def run_superlink(
 
 @app.command("superexec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run_superexec(context: typer.Context, app_digest: DigestOption) -> None:
-    """Run a SuperExec that runs the server's part of approved apps only. Other arguments are flower-superexec's.
+    """Run a SuperExec that runs the server part of approved apps only. Other arguments are those of flower-superexec.
 
     fedflat flower superexec --app-digest sha256:1a2b... --runtime-api-address 127.0.0.1:8000 --root-certificates ca.crt
     """
@@ -209,12 +208,12 @@ def run_superexec(context: typer.Context, app_digest: DigestOption) -> None:
 
 @app.command("login")
 def log_in(
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="As `flwr` has it, such as 127.0.0.1:8000.")],
-    control_secret_file: Annotated[Path, typer.Option(help="The file that the SuperLink has been given.")],
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Address of its control API, e.g. 127.0.0.1:8000.")],
+    control_secret_file: Annotated[Path, typer.Option(help="File with the secret of the SuperLink.")],
 ) -> None:
-    """Let the `flwr` commands of this user use a SuperLink's control API, which requires a secret.
+    """Store the secret of a SuperLink's control API for the `flwr` commands of this user.
 
-    The secret is stored in $FLWR_HOME, in a file that this user alone can read.
+    It is stored in $FLWR_HOME, in a file that only this user can read.
 
     fedflat flower login 127.0.0.1:8000 --control-secret-file /etc/fedflat/control.secret
     """
@@ -228,29 +227,29 @@ def roll_back(
     folder: FolderArgument,
     to_round: Annotated[int, typer.Option(min=1, help="Round to return to: one of the last three checkpoints.")],
 ) -> None:
-    """Return a stopped federation to an earlier checkpoint, such as before a client spoilt the model.
+    """Return a stopped federation to an earlier checkpoint, for example before a client damaged the model.
 
-    Later checkpoints, the model and its result are renamed and no longer count; nothing is deleted. The same command as
-    before resumes from there. So do the clients, which keep their records of each of these checkpoints.
+    Later checkpoints, the model and its result are renamed and ignored; nothing is deleted. The same command as before
+    resumes from the checkpoint. Clients keep their records of each of these checkpoints and resume, too.
 
     fedflat flower rollback runs/first --to-round 12
     """
     from ..federation.flower.directory import FederationDirectory  # needs no Flower
 
-    aside = FederationDirectory(folder).roll_back(to_round)
-    Console().say(f"{folder} is as it was after {to_round} rounds", *(f"set aside: {name}" for name in aside))
+    renamed = FederationDirectory(folder).roll_back(to_round)
+    Console().say(f"{folder} is as it was after {to_round} rounds", *(f"set aside: {name}" for name in renamed))
 
 
 @app.command("eject")
 def eject_member(
     folder: FolderArgument,
     name: MemberArgument,
-    reason: Annotated[str, typer.Option(help="Why, for the log.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason for the log.")] = "",
 ) -> None:
     """Stop sending training requests to a member, from the next round, also while the federation runs.
 
-    It keeps its number and its record, like a client that is never sampled. What it has sent stays in the model unless
-    `fedflat flower rollback` returns to an earlier round. Revoke its key, too: docs/deploy.md.
+    The member keeps its number and its record, like a client that is never sampled. Its earlier updates stay in the
+    model unless `fedflat flower rollback` returns to an earlier round. Also revoke its key: docs/deploy.md.
 
     fedflat flower eject runs/first clinic-b --reason "scanner replaced"
     """
@@ -262,7 +261,7 @@ def eject_member(
 
 @app.command("admit")
 def admit_member(folder: FolderArgument, name: MemberArgument) -> None:
-    """Send training requests to an ejected member again, from the next round; nobody else can join later.
+    """Send training requests to an ejected member again, from the next round. Other clients cannot join later.
 
     fedflat flower admit runs/first clinic-b
     """
@@ -276,15 +275,15 @@ def admit_member(folder: FolderArgument, name: MemberArgument) -> None:
 def make_certificates(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for certificates and keys.")],
     host: Annotated[
-        list[str] | None, typer.Option(help="A name or address by which nodes reach the server; several times.")
+        list[str] | None, typer.Option(help="Name or address of the server for the nodes; may repeat.")
     ] = None,
-    node: Annotated[list[str] | None, typer.Option(help="A client's name, for its key; several times.")] = None,
-    days: Annotated[int, typer.Option(help="Days for which the server's certificate is valid.")] = 365,
+    node: Annotated[list[str] | None, typer.Option(help="Name of a client that gets a key; may repeat.")] = None,
+    days: Annotated[int, typer.Option(help="Days that the server's certificate is valid.")] = 365,
 ) -> None:
-    """Make what TLS and node authentication need: an authority, the server's certificate, a key for every node.
+    """Make the files of TLS and node authentication: an authority, the server's certificate, a key for every node.
 
-    Existing files are never overwritten, so nodes can be added later. Whoever has `ca.key` can pretend to be the
-    server: take it offline. A node's key goes to its machine, and only its `.pub` to the server.
+    Existing files are never overwritten, so nodes can be added later. Anybody with `ca.key` can impersonate the server:
+    keep it offline. Copy a node's key to its machine, and only its `.pub` to the server.
 
     fedflat flower certs keys --host fl.example.org --node clinic-a --node clinic-b
     """
@@ -296,9 +295,11 @@ def make_certificates(
 
 @app.command("units")
 def write_unit_files(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder, to be copied to /etc/systemd/system.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder for the units; copy them to /etc/systemd/system.")
+    ],
 ) -> None:
-    """Write systemd units for SuperLink, SuperExec and a SuperNode that runs one app only; each has a sandbox.
+    """Write sandboxed systemd units for SuperLink, SuperExec and a SuperNode that runs only one app.
 
     They expect this package in /opt/fedflat, keys in /etc/fedflat and a user fedflat: docs/deploy.md.
 
@@ -311,27 +312,27 @@ def write_unit_files(
 
 def _folders(texts: list[str]) -> dict[str, Path]:
     """Parse `--client NAME=FOLDER`. Raises InputError for a folder that is missing, or a name that is given twice."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for text in texts:
         name, equals, folder = text.partition("=")
-        if not (name and equals and folder) or name in found:
-            raise InputError(f"--client {shortened(text)}: write NAME=FOLDER, with another NAME each time")
+        if not (name and equals and folder) or name in folders:
+            raise InputError(f"--client {shortened(text)}: write NAME=FOLDER, with a different NAME each time")
         if not (Path(folder) / "x.npy").is_file():
             raise InputError(f"--client {shortened(text)}: {folder} has no x.npy")
-        found[name] = Path(folder)
-    return found
+        folders[name] = Path(folder)
+    return folders
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Raise Interrupted, as a signal handler, and ignore further signals: started processes must be ended after it."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
+    """Handle a signal by Interrupted, and ignore further signals while the started processes are ended."""
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.SIG_IGN)
     raise Interrupted(number, "started again with the same settings, it resumes from the last completed round")
 
 
 @contextmanager
 def _flower_imports() -> Iterator[None]:
-    """Around imports of modules that need Flower. Raises MissingPackageError if it is not installed."""
+    """Raise MissingPackageError if an import inside the block needs Flower and it is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,15 +1,34 @@
-"""What this installation has: `fedflat methods` and `fedflat doctor`."""
+"""The commands on an installation and on code added to it: `methods`, `doctor`, `new` and `check-method`."""
 
 from __future__ import annotations
 
+import inspect
+import re
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..core.errors import BrokenPromiseError, InputError, printable
 from ..reports.listing import method_rows, method_table
-from .completion import method_names
 from .console import Console
+from .flag_names import method_names
+
+if TYPE_CHECKING:
+    from ..core.method import Method
+NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
+KINDS = {  # by kind: the name of the example in the template, and the commands for a copy
+    "method": ("FedExample", "fedflat check-method {file}:{name}\nfedflat run --method {file}:{name} --rounds 20"),
+    "model": ("example", "fedflat run --model {file}:{name} --rounds 20"),
+    "data": ("example", "fedflat run --data.name {file}:{name} --data.clients 10 --rounds 20"),
+}
+KindArgument = Annotated[str, typer.Argument(metavar="method|model|data", help="Kind of code to begin.")]
+NameArgument = Annotated[str, typer.Argument(help="Name in small letters, such as my_method, for the file NAME.py.")]
 
 
 def methods(
@@ -17,7 +36,7 @@ def methods(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="A method, e.g. FedSMOO; case, - and _ are ignored. Or your own, my.py:Mine, whose file is run.",
+            help="A method, e.g. FedSMOO; case, - and _ are ignored. The file of your own, my.py:Mine, is run.",
             autocompletion=method_names,
         ),
     ] = None,
@@ -30,7 +49,7 @@ def methods(
     from ..methods import find
     from ..reports.catalogue import describe
 
-    context.with_resource(allow_code())  # what the user's own command line names
+    context.with_resource(allow_code())  # the user's own command line may name code
     console.say(*describe(find(name)).split("\n"))
 
 
@@ -38,11 +57,12 @@ def doctor(
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="DEVICE", help="Try training on it for about a minute, e.g. cuda: agreement of executors, speed."
+            metavar="DEVICE",
+            help="Test training on this device for about a minute, e.g. cuda: agreement of executors, speed.",
         ),
     ] = None,
 ) -> None:
-    """Print versions, cores and device, and what each optional extra lacks; or try training on a device."""
+    """Print versions, cores, device and the missing packages of each extra; or test training on a device."""
     if device is None:
         _print_installation()
     else:
@@ -50,7 +70,7 @@ def doctor(
 
 
 def _try_device(name: str) -> None:
-    """Print what a trial of the device called `name` finds. The exit code is 1 unless all of it is as it should be."""
+    """Print the results of a trial of the device `name`. The exit code is 1 if a check fails."""
     import platform
 
     import torch
@@ -60,8 +80,8 @@ def _try_device(name: str) -> None:
     from ..rounds.segments import versions
 
     console, device, passed = Console(), usable_device(name), True
-    found = [f"{package} {version}" for package, version in versions(("fedflat", "torch", "numpy")).items()]
-    console.say(f"{', '.join(found)}, CUDA {torch.version.cuda or 'none'}, Python {platform.python_version()}, "
+    packages = [f"{package} {version}" for package, version in versions(("fedflat", "torch", "numpy")).items()]
+    console.say(f"{', '.join(packages)}, CUDA {torch.version.cuda or 'none'}, Python {platform.python_version()}, "
                 f"{platform.platform()}")  # fmt: skip
     for finding in device_trial(device):
         console.say(f"{'' if finding.passed else 'WRONG: '}{finding.part}: {finding.text}")
@@ -72,7 +92,7 @@ def _try_device(name: str) -> None:
 
 
 def _print_installation() -> None:
-    """Print versions, cores and device, and what each optional extra lacks."""
+    """Print versions, cores, device and the missing packages of each extra."""
     import os
     import platform
 
@@ -96,7 +116,7 @@ def _print_installation() -> None:
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:
-    """The packages that fedflat needs, and those of each extra, as its metadata declares them."""
+    """Return the packages that fedflat needs, and those of each extra, from its metadata."""
     from importlib.metadata import PackageNotFoundError, requires
 
     from packaging.requirements import Requirement
@@ -109,3 +129,79 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
             names = extras.setdefault(extra.strip().strip("\"'"), []) if is_extra else core
             names.append(requirement.name)
     return core, extras
+
+
+def new(kind: KindArgument, name: NameArgument) -> None:
+    """Write a small working file and its test, to start a method, a model or a data set of your own.
+
+    fedflat new method fed_mine
+
+    writes fed_mine.py and test_fed_mine.py in this folder. Both work unchanged: edit them step by step.
+    """
+    if kind not in KINDS:
+        raise InputError(f"{printable(kind)}: there are skeletons of a {', a '.join(KINDS)}")
+    if not NAME.fullmatch(name):
+        raise InputError(f"NAME {printable(name)!r} must be small letters, digits and _, such as my_{kind}")
+    example, commands = KINDS[kind]
+    own = "".join(part.capitalize() for part in name.split("_")) if kind == "method" else name
+    written = {f"{name}.py": f"{kind}.py", f"test_{name}.py": f"test_{kind}.py"}
+    for file in written:
+        if Path(file).exists():
+            raise InputError(f"{file} exists already; choose another name")
+    for file, template in written.items():
+        text = files("fedflat.templates").joinpath(template).read_text()
+        text = re.sub(rf"\b(from |fedflat .*?){kind}(\.py:| import )", rf"\g<1>{name}\2", text)
+        Path(file).write_text(re.sub(rf"\b{example}\b", own, text))
+    tests = [*([] if find_spec("pytest") else ["pip install pytest"]), f"pytest test_{name}.py"]
+    steps = [*tests, *commands.format(file=f"{name}.py", name=own).split("\n")]
+    Console().say(f"wrote {' and '.join(written)}; both work unchanged:", *(f"  {step}" for step in steps))
+
+
+def check_method(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="METHOD", help="my_method.py:MyMethod, package.module:MyMethod or a name.")
+    ],
+) -> None:
+    """Check the promises of every method: shapes, stacks, checkpoints, ranges, annotations.
+
+    fedflat check-method fed_mine.py:FedMine
+
+    The exit code is 0 if every promise is kept, and 1 if one is broken. This runs the code of the file.
+    """
+    from ..core.method_contract import CONTRACT
+    from ..core.object_references import allow_code
+    from ..engine.trials import TRIALS
+    from ..methods import find
+
+    context.with_resource(allow_code())
+    console, method, broken = Console(), find(name)(), 0
+    for promise, check in {**CONTRACT, **TRIALS}.items():
+        problem = _problem(check, method)
+        broken += problem is not None
+        console.say(f"{'kept   ' if problem is None else 'broken '} {promise}" + (f": {problem}" if problem else ""))
+    console.say(f"{broken} of {len({**CONTRACT, **TRIALS})} promises are broken" if broken else "all promises are kept")
+    if broken:
+        raise typer.Exit(code=1)
+
+
+def _problem(check: Callable[[Method], None], method: Method) -> str | None:
+    """Return in one line how `method` breaks the promise of `check`; None if it keeps it."""
+    from ..core.user_code import class_title, method_errors_named
+
+    try:
+        with method_errors_named(method):
+            check(method)
+    except Exception as error:  # the user's code may raise anything
+        text = str(error).splitlines()[0] if str(error) else ""
+        if isinstance(error, BrokenPromiseError | InputError):
+            return text.removeprefix(f"method {class_title(type(method))}: ")
+        return f"{type(error).__name__}: {text}{_line_of(error, method)}"
+    return None
+
+
+def _line_of(error: Exception, method: Method) -> str:
+    """Return the line of the method's file that raised an error; empty if it was raised elsewhere."""
+    file = inspect.getsourcefile(type(method))
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f" (line {lines[-1]})" if lines else ""

@@ -1,4 +1,4 @@
-"""`fedflat landscape`: the loss around, and between, the models of finished runs."""
+"""`fedflat landscape`: the loss around and between the models of finished runs."""
 
 from __future__ import annotations
 
@@ -19,34 +19,35 @@ from .results import MAX_SAMPLES
 from .run import AllowCodeOption
 
 if TYPE_CHECKING:
-    from ..experiments.landscapes import Computed, ShownRun, SurfaceTask
+    from ..experiments.landscapes import Computed, SurfaceTask
+    from ..experiments.measuring import ShownRun
     from ..metrics.features import FeatureMap
     from ..metrics.flatness.surface import Surface
 
 LONG = 20.0  # seconds of work from which an estimate is printed
 
-FoldersArgument = Annotated[list[Path], typer.Argument(help="Finished runs, or studies: every method's first seed.")]
+FoldersArgument = Annotated[list[Path], typer.Argument(help="Finished runs; of a study, every method's first seed.")]
 OutOption = Annotated[
-    Path | None, typer.Option(help="Folder to write to; default `landscape` in the one run's or study's.")
+    Path | None, typer.Option(help="Folder to write to; default `landscape` in the folder of a single run or study.")
 ]
-PointsOption = Annotated[int, typer.Option(help="Grid points on each axis, an odd number.")]
+PointsOption = Annotated[int, typer.Option(help="Odd number of grid points on each axis.")]
 RangeOption = Annotated[
-    float, typer.Option("--range", help="How far along each random direction, on both sides of the model.")
+    float, typer.Option("--range", help="Largest distance along each random direction, on both sides of the model.")
 ]
 OneDimensionalOption = Annotated[
-    bool, typer.Option("--one-dimensional", help="Profiles only: 51 losses instead of 51 x 51.")
+    bool, typer.Option("--one-dimensional", help="Only profiles along one direction: 51 losses instead of 51 x 51.")
 ]
 LocalOption = Annotated[
-    int, typer.Option(help="Also the models of this many clients, after one more round that is not taken.")
+    int, typer.Option(help="Also show the local models of this many clients after one extra, discarded round.")
 ]
 PlaneOption = Annotated[
-    bool, typer.Option("--plane", help="Instead of random directions: the plane through the models given.")
+    bool, typer.Option("--plane", help="Use the plane through the given models instead of random directions.")
 ]
 FeaturesOption = Annotated[
-    bool, typer.Option("--features", help="Also a map (t-SNE) of the last layer's inputs on 3000 test samples.")
+    bool, typer.Option("--features", help="Also map the last layer's inputs on 3000 test samples (t-SNE).")
 ]
-MaxSamplesOption = Annotated[int, typer.Option(help="Training samples that the loss is taken on.")]
-SeedOption = Annotated[int, typer.Option(help="Of the random directions and of t-SNE.")]
+MaxSamplesOption = Annotated[int, typer.Option(help="Number of training samples for the loss.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of the random directions and of t-SNE.")]
 DataDirOption = Annotated[str | None, typer.Option(help="Folder with the data sets; default the run's.")]
 
 
@@ -65,34 +66,33 @@ def landscape(
     data_dir: DataDirOption = None,
     code: AllowCodeOption = False,
 ) -> None:
-    """Show the loss around the models of finished runs: surfaces to turn, contours, profiles.
+    """Show the loss around the models of finished runs: rotatable surfaces, contours, profiles.
 
     fedflat landscape runs/digits --features
 
-    of a study shows every method side by side, with maps of its features; with `--one-dimensional` in a fiftieth
-    of the time.
+    shows every method of a study side by side, with maps of its features. `--one-dimensional` takes a fiftieth of the
+    time.
 
     fedflat landscape runs/fedavg runs/fedsam --local 2
 
-    shows the models of two clients too, each on its own samples.
+    also shows the models of two clients, each on its own samples.
 
     fedflat landscape runs/a runs/b runs/c --plane
 
-    shows the plane on which three models lie.
+    shows the plane through three models.
 
     Directions are random and filter-normalised (Li et al., 2018), drawn once for all models. Writes landscape.html,
-    its figures as SVG, and the numbers (surfaces/*.npz, landscape.json). Finished surfaces are kept: after Ctrl-C,
-    the same command goes on.
+    its figures as SVG, and the numbers (surfaces/*.npz, landscape.json). Finished surfaces are kept:
+    the same command continues after Ctrl-C.
     """
     from ..experiments.landscapes import (
-        LoadedRun,
         SurfaceSettings,
         feature_task,
         plane_task,
-        shown_runs,
         surface_tasks,
         writing_pictures,
     )
+    from ..experiments.measuring import LoadedRun, shown_runs
 
     if code:
         context.with_resource(allow_code())
@@ -109,7 +109,7 @@ def landscape(
 
 @contextmanager
 def _flags_named() -> Iterator[None]:
-    """Give an error that begins with the name of a setting the name of its flag, inside the block."""
+    """Replace the name of a setting at the start of an error by the name of its flag, inside the block."""
     try:
         yield
     except InputError as error:
@@ -118,7 +118,7 @@ def _flags_named() -> Iterator[None]:
 
 
 def _draw(console: Console, tasks: Sequence[SurfaceTask[Any]], runs: Sequence[ShownRun], folder: Path) -> None:
-    """Compute the pictures that are not kept from before, and write page, figures and numbers to `folder`."""
+    """Compute the missing pictures, and write page, figures and numbers to `folder`."""
     from ..experiments.landscapes import notes_on, title_of, write_index
     from ..metrics.features import FeatureMap
     from ..metrics.flatness.surface import Surface
@@ -159,7 +159,7 @@ def _in_short(picture: Surface | FeatureMap) -> str:
 
 
 class _PointProgress:
-    """A bar over the points of all pictures; prints once how long they take, if that is long."""
+    """A bar over the points of all pictures; prints an estimate once if they take long."""
 
     def __init__(self, console: Console, bar: Progress, steps: int) -> None:
         self._console, self._bar, self._steps = console, bar, steps
@@ -169,18 +169,18 @@ class _PointProgress:
     def __call__(self, name: str, done: int, total: int) -> None:
         now = monotonic()
         if done <= 1:
-            self._first = now  # opening the run and warming up are over
+            self._first = now  # loading the run and warming up are done
         self._bar.update(self._task, description=name, advance=min(done, 1))
         if done > 5 or (done > 1 and now - self._first > 2):
             self._print_estimate((now - self._first) / (done - 1))
 
     def _print_estimate(self, seconds: float) -> None:
         """Print, the first time only, how long all points take at `seconds` each."""
-        whole = seconds * self._steps
-        if not self._is_estimated and whole > LONG:
-            size, unit = next(((n, unit) for n, unit in ((3600, "h"), (60, "min")) if whole >= 2 * n), (1, "s"))
+        total = seconds * self._steps
+        if not self._is_estimated and total > LONG:
+            size, unit = next(((n, unit) for n, unit in ((3600, "h"), (60, "min")) if total >= 2 * n), (1, "s"))
             self._console.say(
-                f"about {whole / size:.0f} {unit} for {self._steps:,} points, {seconds:.2g} s each; "
+                f"about {total / size:.0f} {unit} for {self._steps:,} points, {seconds:.2g} s each; "
                 "--points, --max-samples or --one-dimensional make it shorter"
             )
         self._is_estimated = True

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ..experiments.spec import RunSpec
     from ..metrics.protocols import Protocol
 
-PATIENCE = 20  # seconds between lines on a measure; one that takes less has no line
-# Numbers of a round that are not the method's own.
+PATIENCE = 20  # seconds between lines on a measure; a shorter one has no line
+# Metrics of a round that all methods share.
 SHARED = {
     "test_accuracy",
     "validation_accuracy",
@@ -43,7 +43,7 @@ COUNTS = ("attackers", "clipped", "refused")  # numbers of clients
 def watcher(
     console: Console, runs: Sequence[RunSpec], protocol: Protocol = "last"
 ) -> AbstractContextManager[RunObserver]:
-    """Show the progress of all `runs`: a bar if `console` is a terminal, else lines. Results are by `protocol`."""
+    """Show the progress of all `runs`: a bar if `console` is a terminal, else lines. Accuracies follow `protocol`."""
     return Bar(console, runs, protocol) if console.is_terminal else nullcontext(Lines(console, runs, protocol))
 
 
@@ -134,7 +134,7 @@ def state(result: Round) -> str:
         parts.append(f"of the iterate {100 * result.metrics['test_accuracy_iterate']:.1f} %")
     if "train_loss" in result.metrics:
         parts.append(f"train loss {result.metrics['train_loss']:.4g}")
-    # Of a probe's numbers, those of single layers have a slash in their names.
+    # Names of a probe's values for single layers have a slash; these are not shown.
     own = {name: value for name, value in result.metrics.items() if name not in SHARED and "/" not in name}
     texts = {name: f"{value:.0f}" if name in COUNTS else _short(value) for name, value in own.items()}
     return "  ".join(parts + [f"{name} {text}" for name, text in texts.items()])

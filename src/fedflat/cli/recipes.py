@@ -1,4 +1,4 @@
-"""`fedflat recipes`: the papers' tables and figures as experiments."""
+"""`fedflat recipes`: tables and figures of papers as experiments."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import typer
 from ..core.errors import InputError
 from ..core.object_references import allow_code
 from ..reports.listing import paper_names, recipe_names, recipe_rows, recipe_table
-from .completion import SettingsCommand
 from .console import Console
-from .flag_names import check_flags
+from .flag_names import SettingsCommand, check_flags
 from .run import JobsOption, number_of_jobs
 
 if TYPE_CHECKING:
@@ -20,13 +19,14 @@ if TYPE_CHECKING:
     from ..experiments.spec import StudySpec
 
 app = typer.Typer(
-    help="Every table and figure of the papers as an experiment: list them, look at one, run it.",
+    help="Run the tables and figures of papers as experiments: list them, show one, run it.",
     no_args_is_help=True,
 )
 RecipeArgument = Annotated[str, typer.Argument(help="A recipe, e.g. fedgf/table1.", autocompletion=recipe_names)]
 CellOption = Annotated[str | None, typer.Option(help="Only cells with these options, e.g. cifar10,alpha-0.")]
 CalibrateOption = Annotated[
-    bool, typer.Option("--calibrate", help="Measure 20 steps of every model not yet measured here.")
+    bool,
+    typer.Option("--calibrate", help="Measure 20 steps of every model not yet measured on this machine."),
 ]
 
 
@@ -38,9 +38,9 @@ def list_recipes(
     ] = None,
     calibrate: CalibrateOption = False,
 ) -> None:
-    """List all recipes with what they cover and cost; nothing is run.
+    """List all recipes with their contents and cost; nothing is run.
 
-    Hours appear once a model has been measured on this device: by --calibrate, or by running or showing a recipe.
+    Hours are shown for models that were measured on this device: by --calibrate, or by running or showing a recipe.
     """
     console = Console()
     with console.doing("estimating"):
@@ -50,7 +50,7 @@ def list_recipes(
 
 @app.command("show")
 def show_recipe(name: RecipeArgument, cell: CellOption = None, calibrate: CalibrateOption = False) -> None:
-    """Show one recipe: what it covers, notes, the paper's numbers, and its cells with their cost."""
+    """Show one recipe: its contents, notes, the paper's numbers, and its cells with their cost."""
     from ..experiments.recipe import find_recipe
     from ..reports.plans import cell_table, recipe_lines
 
@@ -65,8 +65,8 @@ def run_recipe(
     context: typer.Context,
     name: RecipeArgument,
     cell: CellOption = None,
-    scale: Annotated[float, typer.Option(help="Fraction of the paper's rounds; 1 is the full protocol.")] = 1.0,
-    only: Annotated[str | None, typer.Option(help="Only these of its methods, e.g. FedAvg,FedSMOO.")] = None,
+    scale: Annotated[float, typer.Option(help="Fraction of the paper's rounds; 1 is the full number.")] = 1.0,
+    only: Annotated[str | None, typer.Option(help="Only these methods of the recipe, e.g. FedAvg,FedSMOO.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; default runs/recipes/NAME.")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data sets; default $FEDFLAT_DATA.")] = None,
     jobs: JobsOption = "1",
@@ -77,7 +77,7 @@ def run_recipe(
     fedflat recipes run fedsmoo/table1 --cell cifar10,dirichlet-0.1 --scale 0.02 --data-dir DATA
 
     Dotted flags change any setting, e.g. `--seeds 0 --device cuda --data.partial true`. Finished runs are
-    never computed again, so a recipe that was stopped goes on when it is started again.
+    never computed again, so the same command resumes a stopped recipe.
     """
     check_flags(context.args, "study")
     from ..experiments.recipe import check_model_files, find_recipe
@@ -91,14 +91,14 @@ def run_recipe(
         raise InputError("--only takes some of the recipe's methods and --methods replaces them: give one of the two")
     console, recipe = Console(), find_recipe(name)
     labels = [label.strip() for label in only.split(",")] if only else None
-    context.with_resource(allow_code())  # what the user's own flags name; recipes name none
+    context.with_resource(allow_code())  # the user's own flags may name code; recipes name none
     cells = {each: override(each.study(scale, data_dir, labels), context.args) for each in recipe.cells(cell)}
     console.say(*recipe_lines(recipe, cells))
     for study in cells.values():
         check_model_files(study)
     if not dry_run:
         for study in cells.values():
-            prepare_data(console, study)  # first, so that missing data is an error before anything is measured
+            prepare_data(console, study)  # before measuring, so that missing data is an early error
     folder = out or Path("runs") / "recipes" / (name if scale == 1 else f"{name}-scale-{scale}")
     if recipe.item.kind == "partition":
         return None if dry_run else _show_partitions(console, cells, folder)
@@ -111,8 +111,8 @@ def run_recipe(
 
 def _changes(scale: float, flags: list[str]) -> list[str]:
     """Return notes on the settings that the user changed, so that they are not the paper's."""
-    notes = [] if scale == 1 else [f"Ran {scale:.3g} of the paper's rounds: its numbers are no yardstick for this."]
-    return notes + ([f"Changed by flags, so not the recipe's setting: {' '.join(flags)}"] if flags else [])
+    notes = [] if scale == 1 else [f"Ran {scale:.3g} of the paper's rounds: its numbers cannot be compared with these."]
+    return notes + ([f"Settings of the recipe changed by flags: {' '.join(flags)}"] if flags else [])
 
 
 def _show_partitions(console: Console, cells: dict[Cell, StudySpec], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The commands on finished runs: `fedflat report`, `fedflat flatness` and `fedflat verify`."""
+"""The commands on finished runs: `report`, `flatness`, `verify`, `predict` and `export`."""
 
 from __future__ import annotations
 
@@ -24,30 +24,31 @@ MAX_SAMPLES = 2000  # as in `metrics.flatness`, which takes seconds to import
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="One study, or any number of studies and finished runs.")],
+    folders: Annotated[list[Path], typer.Argument(help="Folders of studies and finished runs, or of one federation.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write to; default the study's, for runs runs/report-HASH.")
+        Path | None,
+        typer.Option(help="Folder to write to; default that of a single study, else runs/report-HASH."),
     ] = None,
     targets: Annotated[
-        list[float] | None, typer.Option("--target", help="Accuracy in (0, 1) for a column 'rounds to'; may repeat.")
+        list[float] | None,
+        typer.Option("--target", help="Accuracy in (0, 1) for a column with the rounds to reach it; may repeat."),
     ] = None,
     protocol: Annotated[
-        str | None, typer.Option(help="Accuracy shown: last, final, best-validation or best-test; default the study's.")
+        str | None,
+        typer.Option(help="Accuracy to show: last, final, best-validation or best-test; default that of the study."),
     ] = None,
 ) -> None:
-    """Make the comparison table and page again from what is on disk; nothing is trained.
+    """Write the comparison table and page from finished runs; nothing is trained.
 
-    The report of a study has every finished run in its folder, of whichever commands, and goes there; that of several
-    studies or runs goes to runs/report-HASH. HASH stands for the runs, so the same ones replace their own report, and
-    no other one. Runs may differ in anything: rows are called by what differs, and each is compared with the baseline's
-    run that has the same other settings.
+    The report of a study has every finished run in its folder and is written there; the report of several studies or
+    runs is written to runs/report-HASH, where HASH identifies the runs. Runs may differ in any setting: labels of rows
+    show the differences, and each row is compared with the baseline's run of the same other settings.
 
     fedflat report runs/digits
 
     fedflat report runs/FedAvg-seed0-1a2b3c4d5e6f7081 runs/FedSAM-seed0-2b3c4d5e6f708192 --target 0.9 --out runs/two
 
-    The report of a federation's folder, also while it runs, says who took part, who was missing or refused, and what
-    else happened.
+    The report of a federation, also while it runs, lists participating, missing and refused clients and all events.
     """
     from ..experiments.studies import load_study, runs_in_folder
     from ..reports.comparison import compare
@@ -57,7 +58,7 @@ def report(
     console = Console()
     if any(is_federation(folder) for folder in folders):
         return _report_federation(console, folders, out)
-    chosen = cast("Protocol | None", protocol)  # an unknown one is refused by `compare`
+    chosen = cast("Protocol | None", protocol)  # `compare` refuses an unknown one
     if len(folders) == 1 and (folders[0] / "study.toml").exists():
         spec = load_study(folders[0])
         runs, missing = runs_in_folder(spec, folders[0])
@@ -67,16 +68,16 @@ def report(
         return show(console, [Chapter(comparison)], out or folders[0])
     runs = []
     for folder in folders:
-        some, missing = _finished_in(folder)
-        runs += some
+        finished, missing = _finished_in(folder)
+        runs += finished
         if missing:
-            console.say(f"{folder}: {_left_out(missing, len(some))}")
+            console.say(f"{folder}: {_left_out(missing, len(finished))}")
     comparison = compare(runs, targets=targets or (), protocol=chosen or "last")
     show(console, [Chapter(comparison)], out or Path("runs") / f"report-{_digest(runs)}")
 
 
 def _finished_in(folder: Path) -> tuple[list[StoredRun], int]:
-    """Return the finished runs of a study's folder, or the one run that `folder` is, and how many are not finished."""
+    """Return the finished runs of a study's folder, or the run in `folder`, and the number of unfinished ones."""
     from ..experiments.run_directory import StoredRun
     from ..experiments.studies import load_study, runs_in_folder
 
@@ -90,14 +91,14 @@ def _left_out(missing: int, finished: int) -> str:
 
 
 def is_federation(folder: Path) -> bool:
-    """Tell whether a folder is that of a federation."""
+    """Tell whether a folder holds a federation."""
     from ..federation.flower.directory import STUDY  # needs no Flower
 
     return (folder / STUDY).exists()
 
 
 def _report_federation(console: Console, folders: list[Path], out: Path | None) -> None:
-    """Print and write the report of one federation. Raises InputError if there are other folders, too."""
+    """Print and write the report of one federation. Raises InputError if there are other folders."""
     from ..reports.federation import FederationData, clients_table, write_federation_page
 
     if len(folders) > 1:
@@ -109,29 +110,34 @@ def _report_federation(console: Console, folders: list[Path], out: Path | None) 
 
 
 def _digest(runs: list[StoredRun]) -> str:
-    """Return the hexadecimal digits that stand for these runs, in any order."""
+    """Return hexadecimal digits that identify these runs, in any order."""
     names = sorted(f"{run.method}-seed{run.seed}-{run.digest()}" for run in runs)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
 
 def flatness(
     context: typer.Context,
-    runs: Annotated[list[Path] | None, typer.Argument(help="Runs or studies; each run's newest checkpoint.")] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Runs or studies; each run's newest checkpoint is used."),
+    ] = None,
     measures: Annotated[
         list[str] | None,
-        typer.Option("--measure", help="A measure's name, or a table; may repeat. Default: eigenvalues, sharpness."),
+        typer.Option(
+            "--measure", help="Name of a measure, or a table as JSON; may repeat; default eigenvalues and sharpness."
+        ),
     ] = None,
-    max_samples: Annotated[int, typer.Option(min=1, help="Training samples the loss is taken on.")] = MAX_SAMPLES,
+    max_samples: Annotated[int, typer.Option(min=1, help="Number of training samples for the loss.")] = MAX_SAMPLES,
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data sets; default $FEDFLAT_DATA.")] = None,
     show_measures: Annotated[bool, typer.Option("--list", help="List the measures with their settings.")] = False,
     code: AllowCodeOption = False,
 ) -> None:
-    """Measure how flat runs ended, each measure with its protocol and its error.
+    """Measure the flatness of models of runs, each measure with its protocol and its error.
 
     fedflat flatness runs/digits --measure eigenvalues --measure trace --measure '{"name": "sharpness", "rho": 0.1}'
 
-    All runs are measured on the same samples. Results are kept in each run's flatness.json as soon as they are
-    there, and appear in `fedflat report`.
+    All runs are measured on the same samples. Each result is saved in the run's flatness.json at once, and appears in
+    `fedflat report`.
     """
     from ..metrics.flatness import Flatness, all_measures
     from ..reports.catalogue import measure_overview
@@ -145,17 +151,17 @@ def flatness(
     from ..experiments.measuring import build_measures, measure_run, run_directories
     from ..reports.tables import flatness_table
 
-    with allow_code():  # what the user's own command line names
+    with allow_code():  # the user's own command line may name code
         chosen = build_measures([_parsed(text) for text in measures or ()])
     if code:
         context.with_resource(allow_code())
-    found: dict[str, Flatness] = {}
+    results: dict[str, Flatness] = {}
     for directory in run_directories(runs):
         name = directory.path.name
         with console.bars(f"{name}  ") as progress:
-            found[name] = measure_run(directory, chosen, max_samples, data_dir, progress)
-    console.show(flatness_table(found))
-    for protocol in dict.fromkeys(one.protocol for each in found.values() for one in each.findings):
+            results[name] = measure_run(directory, chosen, max_samples, data_dir, progress)
+    console.show(flatness_table(results))
+    for protocol in dict.fromkeys(finding.protocol for each in results.values() for finding in each.findings):
         console.say(protocol, style="dim")
 
 
@@ -173,13 +179,13 @@ def _parsed(text: str) -> object:
 def verify(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="A run, a study, a search, a federation's folder, or a cache of sets."),
+        typer.Argument(metavar="DIR...", help="Folders of runs, studies, searches, federations, or cached data sets."),
     ],
 ) -> None:
-    """Check every file of a folder against its SHA-256, and say what is damaged and what can be had back.
+    """Check every file of a folder against its SHA-256; report damaged files and which can be recovered.
 
-    Nothing is written. The exit code is 0 if all is whole, 1 if something is damaged, and 2 for a folder that is not
-    ours.
+    Nothing is written. The exit code is 0 if nothing is damaged, 1 if a file is damaged, and 2 for a folder of another
+    kind.
 
     fedflat verify runs/digits
     """
@@ -191,8 +197,8 @@ def verify(
                 remedy = f"; {verdict.remedy}" if verdict.remedy else ""
                 console.say(f"damaged  {verdict.path}: {verdict.problem}{remedy}", style="red")
             else:
-                console.say(f"whole    {verdict.path}" + (f"  ({verdict.note})" if verdict.note else ""))
-    console.say(f"{damaged} damaged" if damaged else "all is whole")
+                console.say(f"intact   {verdict.path}" + (f"  ({verdict.note})" if verdict.note else ""))
+    console.say(f"{damaged} damaged" if damaged else "nothing is damaged")
     if damaged:
         raise typer.Exit(code=1)
 
@@ -212,8 +218,8 @@ def verdicts(folder: Path) -> Iterator[Verdict]:
     elif checksums.knows(SETTINGS):
         yield from verify_search(folder)
     elif checksums.knows(federation.STUDY):
-        again = "the server makes it again from the newest whole state when it goes on"
-        older = "an older state is gone on from, if one is whole; `fedflat flower rollback` goes back to a chosen one"
+        again = "the server restores it from the newest undamaged checkpoint when it resumes"
+        older = "an older undamaged checkpoint is used, if any; `fedflat flower rollback` returns to a chosen one"
         for name, problem in federation.check(folder):
             remedy = older if name.startswith("checkpoint/") else again if name == federation.METRICS else ""
             head = federation.log_head(folder) if name == federation.EVENTS and not problem else None
@@ -223,6 +229,70 @@ def verdicts(folder: Path) -> Iterator[Verdict]:
         yield from verify_run(folder)
     elif any(folder.glob(f"*/{cache.DESCRIPTION}")) or folder.resolve() == cache_folder().resolve():
         for name, problem in cache.check(folder):
-            yield Verdict(folder / name, problem, "it is converted again when it is needed" if problem else "")
+            yield Verdict(folder / name, problem, "it is converted again at its next use" if problem else "")
     else:
         raise InputError(f"{folder} holds neither a run, a study, a search, a federation nor a cache of data sets")
+
+
+def predict(
+    context: typer.Context,
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    source: Annotated[
+        Path,
+        typer.Option(
+            "--input", help="An npz, parquet or txt file (a text per line), a picture, or a folder of pictures."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="New file to write, .csv or .parquet.")] = Path("predictions.csv"),
+    scores: Annotated[bool, typer.Option("--scores", help="Also write a column for each score of the model.")] = False,
+    probabilities: Annotated[
+        bool,
+        typer.Option(
+            "--probabilities", help="Also write a column for each probability: softmax, or sigmoid for multiple labels."
+        ),
+    ] = False,
+    code: AllowCodeOption = False,
+) -> None:
+    """Predict new samples with a run's model; the training data are not needed.
+
+    Samples have the format of training: an npz has the array x, a parquet file the column image or text, and pictures
+    are decoded, resized and scaled in the same way. Samples of another shape or type are refused. The table has a row
+    for each sample: its path in the folder or its number, and the predicted class, labels or numbers.
+
+    fedflat predict runs/cats --input pictures --out predictions.csv
+
+    fedflat predict runs/digits --input new.npz --out predictions.parquet --probabilities
+    """
+    from ..experiments.export import predict_file  # here, because it imports torch
+    from ..experiments.run_directory import StoredRun
+
+    if code:
+        context.with_resource(allow_code())
+    if is_federation(run):
+        raise InputError(f"{run} holds a federation, whose server does not know the kind of its clients' samples; in "
+                         f"Python load {run / 'model.safetensors'} into a model")  # fmt: skip
+    console = Console()
+    with console.bars(counted=True) as progress:
+        number = predict_file(StoredRun.open(run), source, out, scores, probabilities, progress)
+    console.say(f"{number:,} predictions: {out}")
+
+
+def export(
+    context: typer.Context,
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    folder: Annotated[Path, typer.Argument(help="New folder for the files.")],
+    code: AllowCodeOption = False,
+) -> None:
+    """Write a run's model for other programs: an adapter as peft reads it, any other model as safetensors.
+
+    The file load.py shows how to load it. Another run can start from an adapter: --adapter.start FOLDER.
+
+    fedflat export runs/news adapters/news
+    """
+    from ..experiments import export as writing  # here, because it imports torch
+    from ..experiments.run_directory import StoredRun
+
+    if code:
+        context.with_resource(allow_code())
+    for name in writing.export(StoredRun.open(run), folder):
+        Console().say(f"wrote {folder / name}")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -17,69 +22,71 @@ if TYPE_CHECKING:
 
 GRACE = 60  # seconds
 PATIENCE = 1800.0  # seconds, as in `engine.ranks`, which takes seconds to import
-KeysOption = Annotated[bool, typer.Option("--keys", help="List every setting that a flag or the file may give.")]
+KeysOption = Annotated[bool, typer.Option("--keys", help="List every setting of flags and files.")]
 JobsOption = Annotated[
     str,
     typer.Option(
         "--jobs",
         metavar="N|auto",
-        help="Runs at a time, each in a process with its share of the cores; auto takes one per core. "
-        "The results are the same; the memory of N runs is in use at once.",
+        help="Runs at a time, each in its own process with a share of the cores; auto is one per core. "
+        "No result changes; N runs need N times the memory.",
     ),
 ]
 StrictOption = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Refuse to go on with another torch, numpy, fedflat or method's code than the rounds so far; "
-        "else that is a warning.",
+        help="Refuse to resume with other versions of torch, numpy or fedflat or changed code of the user; "
+        "without it, only warn.",
     ),
 ]
 AllowCodeOption = Annotated[
     bool,
     typer.Option(
         "--allow-code",
-        help="Run the code that the folder's settings name, such as my.py:MyMethod. Only for folders that you trust.",
+        help="Run the code that the folder's settings name, such as my.py:MyMethod; only for folders that you trust.",
     ),
 ]
 RoundsOption = Annotated[
-    int | None, typer.Option("--rounds", metavar="N", help="Extend it to N rounds in all, finished or not.")
+    int | None,
+    typer.Option("--rounds", metavar="N", help="Extend the run or study to N rounds in total, finished or not."),
 ]
 TrackOption = Annotated[
     list[str] | None,
     typer.Option(
         "--track",
         metavar="csv|tensorboard|wandb|mlflow",
-        help="Also write every round to this tool; may repeat. All but csv are extras of the installation.",
+        help="Also write every round to this tool; may repeat; all but csv need an extra of the installation.",
     ),
 ]
-OutOption = Annotated[Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH.")]
+OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; default runs/METHOD-seedN-HASH.")]
 RanksOption = Annotated[
     int,
     typer.Option(
-        "--ranks", help="Processes, started by torchrun, that share the clients of every round; no bit depends on them."
+        "--ranks", help="Processes of torchrun that share the clients of every round; no result depends on them."
     ),
 ]
 RestartsOption = Annotated[
-    int, typer.Option("--max-restarts", help="With --ranks: how often torchrun starts all of them again when one ends.")
+    int,
+    typer.Option("--max-restarts", help="With --ranks: how often torchrun restarts all ranks after one fails."),
 ]
 GraceOption = Annotated[
     int,
-    typer.Option("--grace", help="With --ranks: seconds for a rank to end after a signal; more than a round takes."),
+    typer.Option("--grace", help="With --ranks: seconds to wait for ranks after a signal; must exceed one round."),
 ]
 PatienceOption = Annotated[
-    float, typer.Option("--patience", help="Seconds that a rank waits for the others; more than a round takes.")
+    float, typer.Option("--patience", help="Seconds that a rank waits for the others; must exceed one round.")
 ]
 DryRunOption = Annotated[
     bool,
     typer.Option(
-        help="Print the resolved configuration and its cost, memory and time from a few steps on trial; train nothing."
+        help="Print the resolved configuration and its cost, memory and time from a few trial steps; train nothing."
     ),
 ]
 
 
 def number_of_jobs(text: str) -> Jobs:
-    """The value of --jobs; anything but a number or `auto` is refused where it is used."""
+    """Parse the value of --jobs; a wrong text is refused where it is used."""
     return int(text) if text.isdecimal() else cast("Jobs", text)
 
 
@@ -95,17 +102,17 @@ def run(
     dry_run: DryRunOption = False,
     show_keys: KeysOption = False,
 ) -> None:
-    """Run one method and keep everything about the run in a folder.
+    """Run one method and write its settings, checkpoints and results to a folder.
 
-    Settings come from a TOML file that stands first, and from dotted flags, which override it; `--keys` lists them all.
+    Settings come from an optional TOML file, and from dotted flags, which override it; `--keys` lists them all.
 
     fedflat run --data.name digits --data.clients 50 --partition.name dirichlet --partition.alpha 0.1
     --method.name fedsmoo --method.rho 0.05 --client.epochs 5 --client.batch_size 10 --rounds 50 --out runs/smoo
 
-    A run that was stopped goes on from its last checkpoint when started again with the same settings.
+    The same command resumes a stopped run from its last checkpoint.
 
     fedflat run study.toml --ranks 4 --max-restarts 3, or torchrun --nproc-per-node 4 -m fedflat run study.toml,
-    shares the clients of every round among processes, on GPUs one each.
+    share the clients of every round among processes, each on its own GPU if there are GPUs.
     """
     check_flags(context.args)
     from ..engine.ranks import joined
@@ -113,12 +120,11 @@ def run(
     from ..experiments.tracking import check_trackers
     from .execution import carry_out_run, prepare_data, show_cost, warn_of_doubtful_settings
     from .flags import key_table, resolve
-    from .ranks import launch
 
     console = Console(quiet=not is_first_rank())
     if show_keys:
         return console.show(key_table(RunSpec))
-    context.with_resource(allow_code())  # what the user's own command line and file name
+    context.with_resource(allow_code())  # the user's own command line and file may name code
     spec, tracked = resolve(RunSpec, context.args), check_trackers(track or ())
     prepare_data(console, spec)
     warn_of_doubtful_settings(console, spec)
@@ -131,9 +137,53 @@ def run(
     if ranks:
         words = ["run", *context.args, "--out", str(path), "--patience", str(patience), *["--strict"] * strict]
         words += [word for name in tracked for word in ("--track", name)]
-        return launch(ranks, max_restarts, grace, words)
+        return _launch(ranks, max_restarts, grace, words)
     with joined(patience) as all_ranks:
         carry_out_run(console, spec, path, all_ranks, strict, tracked)
+
+
+def _launch(number: int, restarts: int, grace: int, words: Sequence[str]) -> None:
+    """Run `python -m fedflat WORDS` in `number` ranks of torchrun, on this machine.
+
+    Raises InputError for numbers that cannot work; if ranks fail, typer.Exit with the code of the first that failed.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    from ..engine.local_ranks import BACKEND, LOOPBACK, OneMachine, meeting_place
+    from ..experiments.interrupt import signals_restored
+    from ..files import temporary_folder
+
+    for name, value, least in (("--ranks", number, 1), ("--max-restarts", restarts, 0), ("--grace", grace, 0)):
+        if value < least:
+            raise InputError(f"{name} {value} must be at least {least}")
+    rendezvous_handler_registry.register(BACKEND, lambda parameters: OneMachine())
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        with signals_restored(), temporary_folder("fedflat-ranks-", Path(gettempdir())) as folder:
+            config = LaunchConfig(
+                min_nodes=1, max_nodes=1, nproc_per_node=number, run_id=f"fedflat-{os.getpid()}", max_restarts=restarts,
+                rdzv_backend=BACKEND, local_addr=LOOPBACK, shutdown_timeout=grace,
+                logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
+            )  # fmt: skip
+            with meeting_place(folder):
+                elastic_launch(config, sys.executable)("-m", "fedflat", *words)
+    except ChildFailedError as error:  # torch's own report is not shown
+        # Report the first cause: ranks that torchrun ended (SIGTERM), and those that lost the others, come last.
+        rank, failure = min(
+            error.failures.items(), key=lambda one: (one[1].exitcode == -signal.SIGTERM, one[1].exitcode >= 0)
+        )
+        if failure.exitcode < 0:
+            name = failure.signal_name()
+            Console(stderr=True).say(
+                f"fedflat: rank {rank} was ended by {name} (is memory short?); "
+                "the same command resumes from the last checkpoint"
+            )
+        raise typer.Exit(code=failure.exitcode if failure.exitcode > 0 else 1) from error
+    except SignalException as error:
+        raise typer.Exit(code=128 + error.sigval) from error
 
 
 def compare(
@@ -141,7 +191,7 @@ def compare(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for runs and report; default runs/NAME-OF-THE-FILE, or without one runs/compare-HASH."
+            help="Folder for runs and report; default runs/NAME-OF-THE-FILE, or without a file runs/compare-HASH."
         ),
     ] = None,
     jobs: JobsOption = "1",
@@ -150,8 +200,8 @@ def compare(
     dry_run: Annotated[
         bool,
         typer.Option(
-            help="Print how many runs there are and are finished, and what the others cost, by a few steps of one run "
-            "of each method, or by all of a short one; nothing is written there."
+            help="Print the numbers of runs and finished runs, and the cost of the others, from a few trial steps "
+            "or a short run of each method; write nothing."
         ),
     ] = False,
     show_keys: KeysOption = False,
@@ -159,9 +209,9 @@ def compare(
     """Run several methods over several seeds, fairly, and compare them.
 
     For each seed all methods share partition, initial weights, cohorts and batches. Finished runs are
-    never computed again, so a study that was stopped, or extended by a method or a seed, goes on.
+    never computed again: the same command resumes a stopped study, also with more methods or seeds.
 
-    Settings come from a TOML file that stands first, and from dotted flags, which override it; `--keys` lists them all.
+    Settings come from an optional TOML file, and from dotted flags, which override it; `--keys` lists them all.
 
     fedflat compare examples/digits.toml --rounds 20
 
@@ -180,7 +230,7 @@ def compare(
     console = Console()
     if show_keys:
         return console.show(key_table(StudySpec))
-    context.with_resource(allow_code())  # what the user's own command line and file name
+    context.with_resource(allow_code())  # the user's own command line and file may name code
     spec, tracked = resolve(StudySpec, context.args), check_trackers(track or ())
     file, _ = split_file(context.args)
     path = out or (Path("runs") / file.stem if file else default_folder(spec))
@@ -198,10 +248,10 @@ def resume(
     code: AllowCodeOption = False,
     track: TrackOption = None,
 ) -> None:
-    """Go on with a run or a study that was stopped, from its newest whole checkpoint, or give it more rounds.
+    """Resume a stopped run or study from its newest undamaged checkpoint, or extend it by more rounds.
 
-    The rounds that follow are bit-identical to those of an uninterrupted run. Results of a finished run that are
-    damaged, see `fedflat verify`, are made again.
+    The remaining rounds are bit-identical to those of an uninterrupted run. Damaged results of a finished run, see
+    `fedflat verify`, are restored.
     """
     from ..engine.ranks import joined
     from ..experiments.run_directory import RunDirectory
@@ -216,7 +266,7 @@ def resume(
         return resume_study(console, folder, rounds, number_of_jobs(jobs), strict, tracked)
     if (folder / "tune.toml").exists():
         raise InputError(
-            f"{folder} holds a search; `fedflat tune {folder / 'tune.toml'} --out {folder}` goes on with it"
+            f"{folder} holds a search; resume it with `fedflat tune {folder / 'tune.toml'} --out {folder}`"
         )
     RunDirectory(folder).spec()  # raises InputError for a folder without a run to resume
     with joined() as ranks:

@@ -1,4 +1,4 @@
-"""`fedflat tune` and `fedflat best`: choose every method's settings by validation samples."""
+"""`fedflat tune` and `fedflat best`: choose the settings of methods by validation samples."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the search; default runs/NAME-OF-THE-FILE.")]
 ChosenOption = Annotated[
     Path | None,
-    typer.Option(
-        help="Write a study of the best settings to this TOML file; one for each problem of the grid, numbered."
-    ),
+    typer.Option(help="TOML file for a study of the best settings; numbered if the grid has several problems."),
 ]
 
 
@@ -40,16 +38,17 @@ def tune(
     dry_run: DryRunOption = False,
     show_keys: KeysOption = False,
 ) -> None:
-    r"""Choose the hyper-parameters of several methods, with equal budgets, by the accuracy on validation samples.
+    r"""Choose the hyper-parameters of several methods, with equal budgets, by accuracy on validation samples.
 
     fedflat tune examples/tune_digits.toml --jobs auto
 
-    The file is a study's with a section \[tune]: how many configurations, for how many rounds, which seeds, and the box
-    of values of each method. Every method tries equally many; after each number of rounds the best of them go on. The
-    test set is not looked at. The folder gets ledger.json and curves.csv, with every configuration and its validation
-    curve, and winners.toml: `fedflat compare FOLDER/winners.toml --out ...` compares the winners, by other seeds.
+    The file describes a study and has a section \[tune]: numbers of configurations and rounds, seeds, and the box of
+    values of each method. Every method tries the same number of configurations; after each number of rounds the worse
+    ones are dropped. The test set is not used. The folder gets ledger.json and curves.csv, with every configuration and
+    its validation curve, and winners.toml: `fedflat compare FOLDER/winners.toml --out ...` compares the winners by
+    other seeds.
 
-    A search that was stopped goes on when the same command is given again.
+    The same command resumes a stopped search.
     """
     check_flags(context.args, "search")
     from ..experiments import tuning
@@ -62,7 +61,7 @@ def tune(
     console = Console()
     if show_keys:
         return console.show(key_table(TuningSpec))
-    context.with_resource(allow_code())  # what the user's own command line and file name
+    context.with_resource(allow_code())  # the user's own command line and file may name code
     file, _ = split_file(context.args)
     if file is None:
         raise InputError("tune needs a TOML file with a section [tune]; see `fedflat tune --help`")
@@ -71,11 +70,11 @@ def tune(
         return console.show(_plan(spec))
     prepare_data(console, spec)
     with watcher(console, tuning.planned_runs(spec, path)) as watching:
-        found = tuning.tune(spec, path, watching, number_of_jobs(jobs), strict)
-    console.show(_table(found))
-    for one in found:
-        if one.ties:
-            console.caution(f"{one.label}:", _tied(one))
+        results = tuning.tune(spec, path, watching, number_of_jobs(jobs), strict)
+    console.show(_table(results))
+    for tuned in results:
+        if tuned.ties:
+            console.caution(f"{tuned.label}:", _tied(tuned))
     console.say(
         f"every configuration: {path / LEDGER}, its curves: {path / CURVES}",
         f"compare the winners: fedflat compare {path / tuning.WINNERS} --out {path}-winners",
@@ -83,7 +82,7 @@ def tune(
 
 
 def _plan(spec: TuningSpec) -> Table:
-    """List what would be tried, and for how many rounds."""
+    """Return a table of the configurations and rounds of a search."""
     from ..reports.text_table import text_table
 
     steps = ", ".join(map(str, [0, *spec.tune.rounds[:-1]]))
@@ -91,12 +90,12 @@ def _plan(spec: TuningSpec) -> Table:
         ("method", "chosen from", "configurations", "rounds"),
         [_planned(spec, method) for method in spec.methods],
         ("method", "chosen from"),
-        caption=f"configurations after {steps} rounds; rounds in all, with {len(spec.tune.seeds)} seed(s)",
+        caption=f"configurations after {steps} rounds; total rounds, with {len(spec.tune.seeds)} seed(s)",
     )
 
 
 def _planned(spec: TuningSpec, method: Named) -> tuple[str, str, str, str]:
-    """Return what would be tried of one method, as a row of the table."""
+    """Return the row of one method in the table of a search."""
     from ..experiments.ledger import described
 
     rounds = spec.tune.rounds
@@ -106,49 +105,50 @@ def _planned(spec: TuningSpec, method: Named) -> tuple[str, str, str, str]:
     return method.label, choices, ", ".join(map(str, sizes)), f"{total * len(spec.tune.seeds):,}"
 
 
-def _table(found: list[Tuned]) -> Table:
-    """Return the winner of each method, and what it gained over the settings of the file."""
+def _table(results: list[Tuned]) -> Table:
+    """Return a table of the winner of each method, and its gain over the settings of the file."""
     from ..reports.text_table import text_table
 
     return text_table(
         ("method", "winner", "validation %", "gain", "tried"),
-        [_found(one) for one in found],
+        [_result_row(tuned) for tuned in results],
         ("method", "winner"),
         caption="validation accuracy in the last fifth of the rounds, mean over the seeds; "
-        "gain: over the settings of the file, after the last step that they reached (rounds)",
+        "gain: over the settings of the file, at the last step that they reached (rounds)",
     )
 
 
-def _tied(one: Tuned) -> str:
-    """Explain that ties were broken by the numbers of configurations, and what avoids ties."""
-    steps = f"{'rounds' if len(one.ties) > 1 else 'round'} {' and '.join(map(str, one.ties))}"
+def _tied(tuned: Tuned) -> str:
+    """Explain that ties were broken by draw order, and how to avoid ties."""
+    steps = f"{'rounds' if len(tuned.ties) > 1 else 'round'} {' and '.join(map(str, tuned.ties))}"
     return (
-        f"after {steps} configurations with the same accuracy went on and were cut, by their numbers; "
-        "more rounds in the first step, or a box of settings that learn, lets accuracies decide"
+        f"after {steps} a tie between configurations with the same accuracy was broken by draw order; "
+        "more rounds in the first step, or a box of settings that learn, avoids ties"
     )
 
 
-def _found(one: Tuned) -> tuple[str, str, str, str, str]:
-    """Return the winner of one method, as a row of the table."""
+def _result_row(tuned: Tuned) -> tuple[str, str, str, str, str]:
+    """Return the row of one method in the table of winners."""
     from ..experiments.ledger import described
 
-    given, winner = (tried.score for tried in one.given)
-    gain = "–" if not isfinite(given) else f"{100 * (winner - given):+.2f} ({one.given[0].rounds})"
-    return one.label, described(one.winner.values), f"{100 * one.winner.score:.2f}", gain, str(len(one.steps[0]))
+    given, winner = (tried.score for tried in tuned.given)
+    gain = "–" if not isfinite(given) else f"{100 * (winner - given):+.2f} ({tuned.given[0].rounds})"
+    score = f"{100 * tuned.winner.score:.2f}"
+    return tuned.label, described(tuned.winner.values), score, gain, str(len(tuned.steps[0]))
 
 
 def best(
     folder: Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study with a grid.")],
     out: ChosenOption = None,
 ) -> None:
-    """Choose each method's settings by the accuracy on validation samples; the test set is not looked at.
+    """Choose each method's settings by accuracy on validation samples; the test set is not used.
 
     fedflat best runs/sweep --out chosen.toml
 
-    Settings of methods and of local training (client.*) are chosen, for each partition, model, ... of the grid: if
-    there are several of these, their studies are chosen-1.toml, chosen-2.toml, ... The accuracy is the mean over the
-    last evaluations of a run and over the seeds. The study needs data.validation; the chosen settings are then compared
-    with `fedflat compare chosen.toml --seeds 10 --seeds 11 --seeds 12`, with seeds that nothing was chosen by.
+    Settings of methods and of local training (client.*) are chosen separately for each problem, such as a partition or
+    model of the grid; with several problems, their studies are chosen-1.toml, chosen-2.toml, ... The accuracy is the
+    mean over the last evaluations of a run and over the seeds. The study needs data.validation. Compare the chosen
+    settings by seeds that were not used to choose: `fedflat compare chosen.toml --seeds 10 --seeds 11 --seeds 12`.
     """
     from ..experiments.selection import choices, chosen_study
     from ..experiments.studies import stored_study
@@ -158,30 +158,30 @@ def best(
     missing = len(spec.runs()) - len(runs)
     if missing:
         console.say(f"{missing} of {len(spec.runs())} runs are not finished and not considered")
-    found = choices(runs)
-    problems = list(dict.fromkeys(choice.problem for choice in found))
+    rankings = choices(runs)
+    problems = list(dict.fromkeys(ranking.problem for ranking in rankings))
     paths = [] if out is None else _paths(out, len(problems))
     for number, problem in enumerate(problems):
-        own = [choice for choice in found if choice.problem == problem]
+        own = [ranking for ranking in rankings if ranking.problem == problem]
         console.show(_best_table(own))
         if paths:
             write_atomically(paths[number], partial(Path.write_text, data=chosen_study(own).to_toml()))
             console.say(f"study of the best settings{f' for {problem}' if problem else ''}: {paths[number]}")
     if len(paths) > 1:
         console.say(
-            f"{out} itself is not written: the grid has {len(paths)} problems, and each has a study of its own, for "
+            f"{out} itself is not written: the grid has {len(paths)} problems with a study each; compare each by "
             f"`fedflat compare {paths[0]}` and so on"
         )
 
 
 def _paths(out: Path, number: int) -> list[Path]:
-    """Return the files of `number` studies: `out` itself, or several with a number."""
+    """Return the files of `number` studies: `out` itself, or numbered files."""
     return [out] if number == 1 else [out.with_stem(f"{out.stem}-{i}") for i in range(1, number + 1)]
 
 
 def _best_table(choices: list[RankedSettings]) -> Table:
-    """List the best settings of each method, and by how much they are ahead of the next ones."""
-    from ..experiments.labels import variants
+    """Return a table of the best settings of each method, and their lead over the next ones."""
+    from ..experiments.settings_tables import variants
     from ..reports.text_table import text_table
 
     labels = [variants([candidate.spec.decisive() for candidate in choice.candidates])[0] for choice in choices]
@@ -198,7 +198,7 @@ def _best_table(choices: list[RankedSettings]) -> Table:
 
 
 def _numbers(choice: RankedSettings) -> tuple[str, str, str]:
-    """Validation accuracy of the best settings in percent, its lead in points, and how many settings there are."""
+    """Return the validation accuracy of the best settings in percent, its lead, and the number of settings."""
     first, *others = [candidate.validation for candidate in choice.candidates]
     spread = "" if first.std is None else f" ± {100 * first.std:.2f}"
     lead = f"{100 * (first.mean - others[0].mean):+.2f}" if others else "–"

@@ -1,7 +1,7 @@
-"""What runs will cost before anything is trained: minibatch gradients, bytes sent, memory and hours.
+"""Estimates what runs will cost before anything is trained: minibatch gradients, bytes sent, memory and hours.
 
-`run_budget` and `study_budget` read a configuration, `simulation_budget` a built simulation, which knows the clients'
-real sizes and can try some steps. `speed_of` measures seconds per gradient, so that `Speed.hours` can give a time.
+`run_budget` reads a configuration, `simulation_budget` a built simulation, which knows the clients' real sizes and can
+run some steps as a trial. `speed_of` measures seconds per gradient, from which `Speed.hours` gives a time.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from ..rounds.randomness import Purpose, generator
 from .spec import RunSpec, participation_of
 
 # The cost of all rounds is estimated from the cohorts of the first ones.
-SIMULATION_ROUNDS = 1000  # so many of a simulation
-SPEC_ROUNDS = 100  # so many of a configuration; `fedflat recipes list` estimates hundreds of them
-HEADROOM = 1.3  # freed blocks of memory cannot always be used again, less so with the threads of the client store
+SIMULATION_ROUNDS = 1000  # cohorts that are drawn for a simulation
+SPEC_ROUNDS = 100  # cohorts that are drawn for a configuration; `fedflat recipes list` estimates hundreds
+HEADROOM = 1.3  # freed blocks of memory cannot always be reused, the more so with the threads of the client store
 SERVER_COPIES = 4  # vectors as large as the server's state: the old state, the new one, the message and the mean
-TIMED_STEPS = 20  # calls of which the median time is taken
-MOST_SECONDS = 20.0  # after which fewer calls are enough
+TIMED_STEPS = 20  # calls; their median time is used
+MOST_SECONDS = 20.0  # stop after this time, even with fewer calls
 LARGEST_BATCH = 512  # samples of the batch that is timed for clients with full batches
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -71,7 +71,7 @@ class RunBudget:
     message_bytes: tuple[int, int] | None = None  # sent by a client in a round, with an adapter and without
 
     def lines(self) -> list[str]:
-        """The budget as text, one quantity a line."""
+        """Return the budget as text, one quantity per line."""
         return [
             f"model parameters      {self.parameters:,}",
             f"clients per round     {self.clients_per_round:g}",
@@ -99,18 +99,18 @@ class Budget:
 
     def __add__(self, other: Budget) -> Budget:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Budget(*(mine + theirs for mine, theirs in pairs))
+        return Budget(*map(sum, pairs))
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a device computes one model."""
+    """The time a device takes for one model, in seconds."""
 
     gradient: Seconds  # for one minibatch gradient
     evaluation: Seconds  # for evaluating one sample
 
     def hours(self, budget: Budget) -> float:
-        """The hours of all gradients and evaluations, one after another; a method's other work is not included."""
+        """Return the hours of all gradients and evaluations in sequence, without a method's other work."""
         return (budget.gradients * self.gradient + budget.evaluated_samples * self.evaluation) / 3600
 
 
@@ -118,18 +118,21 @@ _SPEEDS = TypeAdapter(dict[str, Speed])
 
 
 def total(budgets: Iterable[Budget]) -> Budget:
-    """The sum of budgets."""
+    """Return the sum of budgets."""
     return sum(budgets, Budget())
 
 
 def budget_of_runs(runs: Iterable[RunSpec]) -> Budget:
-    """The cost of several runs together."""
+    """Return the total cost of several runs."""
     costs = map(run_budget, runs)
     return total(Budget(1, one.gradients, one.evaluated_samples, one.bytes_down + one.bytes_up) for one in costs)
 
 
 def run_budget(spec: RunSpec) -> RunBudget:
-    """The cost of one run, as if all clients had equally many samples. No data is read unless `data.partial` is set."""
+    """Return the cost of one run whose clients all have the same number of samples.
+
+    No data is read unless `data.partial` is set.
+    """
     train, test = _sample_counts(spec)
     clients, share = spec.data.clients, spec.data.validation
     sizes = np.full(clients, max(1, round((1 - share) * train / clients)), dtype=np.int64)
@@ -143,7 +146,7 @@ def run_budget(spec: RunSpec) -> RunBudget:
 
 
 def simulation_budget(sim: Simulation) -> RunBudget:
-    """The cost of a simulation for its real clients and cohorts, with the memory that some steps on trial take."""
+    """Return the cost of a simulation for its real clients and cohorts, with the memory that some trial steps take."""
     data, rounds = sim.data, range(min(sim.rounds, SIMULATION_ROUNDS))
     test = 0 if data.test is None else len(data.test[1])
     validation = 0 if data.validation is None else len(data.validation.members)
@@ -164,7 +167,7 @@ def _budget(
     number_bytes: int,
     evaluated_samples: float,
 ) -> RunBudget:
-    """The cost of `rounds` rounds with cohorts like `cohorts`, for clients with `sizes` samples."""
+    """Return the cost of `rounds` rounds with cohorts like `cohorts`, for clients with `sizes` samples."""
     scale = rounds / len(cohorts)
     cost = method_cost(method, parameters)
     sampled = sizes[np.concatenate(cohorts)]  # of every client of every cohort
@@ -183,21 +186,21 @@ def _budget(
 
 
 def _models(method: Method, clients: int) -> int:
-    """How many models are evaluated on the test set."""
+    """Return the number of models that are evaluated on the test set."""
     return clients if method.training == "local" else 2 if serves_another(method) else 1
 
 
 @cache
 def _cohorts(participation: str, clients: int, seed: int, rounds: int) -> list[Index]:
-    """The first cohorts of a run; cached, because the methods of a study share them."""
+    """Return the first cohorts of a run; cached, because the methods of a study share them."""
     rule = participation_of(json.loads(participation))
     return [rule.cohort(t, clients, generator(seed, Purpose.COHORT, t)) for t in range(rounds)]
 
 
 def _sample_counts(spec: RunSpec) -> tuple[int, int]:
-    """How many training and test samples a run uses; a held-out domain counts as an equal share of the set."""
+    """Return the numbers of training and test samples; a held-out domain counts as an equal share of the set."""
     known = spec.known_data
-    if spec.data.partial:  # then the files need not hold the whole set
+    if spec.data.partial:  # then files may be missing
         loaded = prepare(
             spec.data.name, spec.data_dir, partial=True, image_size=spec.data.image_size,
             text_length=spec.data.text_length, tokenizer=spec.tokenizer,
@@ -212,32 +215,32 @@ def _sample_counts(spec: RunSpec) -> tuple[int, int]:
 
 
 def _is_made_for_real(spec: RunSpec) -> bool:
-    """Whether only the model itself tells its size: files do, and `peft`."""
+    """Tell whether the model must be built to know its size: one from files, or with an adapter of `peft`."""
     return spec.adapter is not None or "path" in spec.model.options
 
 
 def _trained_parameters(spec: RunSpec) -> int:
-    """How many parameters are trained beside those that an adapter freezes."""
+    """Return the number of trained parameters; those that an adapter freezes are not counted."""
     return Space(spec.module()).d
 
 
 def _model_parameters(spec: RunSpec, known: FileDataset | BundledDataset | FoundDataset) -> int:
-    """How many parameters the model has for the samples of a known data set."""
+    """Return the number of parameters of the model for the samples of a known data set."""
     options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
     return _parameters(spec.model.name, known.classes, known.sample_shape(spec.sample_format), options)
 
 
 @cache
 def _parameters(model: str, classes: int, shape: tuple[int, ...], options: str) -> int:
-    """How many parameters a model has; its options are given as JSON."""
+    """Return the number of parameters of a model; its options are given as JSON."""
     return parameter_count(model, classes, shape, **json.loads(options))
 
 
 def peak_bytes(sim: Simulation) -> int | None:
-    """The most memory in bytes that this process will take for all rounds; None where the system does not report it.
+    """Return the peak memory in bytes of this process over all rounds; None where the system does not report it.
 
-    Measured by taking some steps with the largest clients and evaluating once; what the clients of all rounds may keep
-    is added. Neither the number of rounds nor the size of a cohort matters: clients are trained a few at a time.
+    It is measured by some steps with the largest clients and one evaluation; the records of all clients are added. The
+    number of rounds and the size of a cohort do not matter: clients are trained a few at a time.
     """
     if not sys.platform.startswith("linux"):
         return None
@@ -253,7 +256,7 @@ def peak_bytes(sim: Simulation) -> int | None:
 
 
 def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
-    """The speed of the model of `spec` on its device, from the user's cache or measured and put there.
+    """Return the speed of the model of `spec` on its device, from the user's cache or measured and cached.
 
     None if it is not in the cache and `measure` is false.
     """
@@ -265,17 +268,17 @@ def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
         known = _SPEEDS.validate_python(read_json(file))
     if key not in known and measure:
         known[key] = _measured_speed(spec, device)
-        with suppress(InputError):  # a cache that cannot be written ends no command
+        with suppress(InputError):  # a cache that cannot be written must not end the command
             make_folder(file.parent)
             write_atomically(file, lambda path: path.write_bytes(_SPEEDS.dump_json(known, indent=2)))
     return known.get(key)
 
 
 def timed_model(spec: RunSpec) -> str:
-    """Return what the speed depends on beside the machine: data set, model, size of a batch, numbers, adapter."""
+    """Return what the speed depends on, apart from the machine: data set, model, size of a batch, numbers, adapter."""
     batch_size = spec.client.batch_size
     name = spec.data.name
-    if is_folder(name):  # of which there are many
+    if is_folder(name):  # folders of the same shape are equally fast
         name = f"{name} {spec.known_data.sample_shape()} {spec.known_data.classes}"
     further = (spec.data.text_length, spec.model.options, spec.adapter and spec.adapter.values())
     facts = (name, spec.data.image_size, spec.model.name, batch_size, spec.dtype, *filter(None, further))
@@ -283,7 +286,7 @@ def timed_model(spec: RunSpec) -> str:
 
 
 def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
-    """Medians over gradients, and over evaluations, of a batch of random samples as large as the clients' batches."""
+    """Measure median times of a gradient and of an evaluation, on random batches of the clients' batch size."""
     known = spec.known_data
     shape, dtype = known.sample_shape(spec.sample_format), spec.torch_dtype
     module = (spec.module() if _is_made_for_real(spec) else build(spec.model.name, known.classes, shape)).to(
@@ -303,7 +306,7 @@ def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
 
 
 def median_seconds(work: Callable[[], object], device: torch.device) -> float:
-    """The median time of 20 calls, or of as many as 20 seconds allow; one call before them is not counted."""
+    """Return the median time of up to 20 calls within 20 seconds; a first call is not counted."""
     seconds: list[float] = []
     start = perf_counter()
     while len(seconds) <= TIMED_STEPS and (len(seconds) < 2 or perf_counter() - start < MOST_SECONDS):

@@ -21,10 +21,10 @@ from .schema import members_of
 Model = TypeVar("Model", bound=BaseModel)
 MAX_DEPTH = 20  # tables and lists inside each other; recipes have 6
 MAX_KEY = 200  # characters of a key
-MAX_TEXT = 2**17  # characters of a text: as many as the system takes for one flag
+MAX_TEXT = 2**17  # characters of a text, the system's limit for one flag
 MAX_ENTRIES = 10_000  # of a list or table; each wrong entry would be a problem of its own
 MAX_COHORTS = 2**20  # entries in `participation`: one for each round
-MAX_INTEGER = 2**63  # whole numbers of TOML have 64 bits
+MAX_INTEGER = 2**63  # integers of TOML have 64 bits
 SHOWN = 40  # characters of a key or text in a message
 LINE = 1500  # characters of a message
 
@@ -49,13 +49,13 @@ def check_bounds(value: Any, path: tuple[str, ...] = ()) -> None:
 
 
 def _has_only_short_integers(values: list[Any]) -> bool:
-    """True for a list of 64-bit whole numbers, whose entries need no check one by one: a cohort may have a million."""
+    """Tell whether a list has only 64-bit integers, which need no check one by one: a cohort may have a million."""
     are_integers = all(type(value) is int for value in values)
     return are_integers and bool(values) and min(values) >= -MAX_INTEGER and max(values) < MAX_INTEGER
 
 
 def _problems_of_size(path: tuple[str, ...], value: Any) -> Iterator[str]:
-    """What is wrong with the key and the size of `value`, apart from its entries."""
+    """Yield what is wrong with the key and the size of `value`, apart from its entries."""
     if len(path) > MAX_DEPTH:
         yield f"nested deeper than {MAX_DEPTH} tables and lists"
     if path and len(path[-1]) > MAX_KEY:
@@ -75,7 +75,7 @@ def _problems_of_size(path: tuple[str, ...], value: Any) -> Iterator[str]:
 
 
 def short_repr(value: object) -> str:
-    """The repr of a user's value for a message, shortened."""
+    """Return the repr of a user's value for a message, shortened."""
     try:
         return shortened(repr(value))
     except (ValueError, RecursionError):  # a number of thousands of digits, or lists nested thousands deep
@@ -83,7 +83,7 @@ def short_repr(value: object) -> str:
 
 
 def validated(model: type[Model], table: dict[str, Any]) -> Model:
-    """`table` as a `model`. Raises InputError, one line that names the field."""
+    """Build a `model` from `table`. Raises InputError, one line that names the field."""
     check_bounds(table)
     try:
         return model(**plain_numbers(table))

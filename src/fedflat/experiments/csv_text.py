@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a cell begins that spreadsheets compute
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets compute a cell that begins with one of these
 
 
 def without_formula(cell: T) -> T | str:

@@ -1,28 +1,49 @@
-"""The model of a finished run in files that other programs read."""
+"""A finished run for other programs: its model as files, and its predictions of new samples as a table."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
 from safetensors.torch import save
-from torch import nn
+from torch import Tensor, nn
 
 from ..adapters import adapted_network, network_of
 from ..adapters.peft_files import export_adapter
-from ..core.errors import InputError
-from ..files import make_folder, write_atomically
+from ..core.errors import InputError, printable
+from ..core.progress import Progress
+from ..data.readers.file_search import plain_files
+from ..data.readers.image_folders import SUFFIXES
+from ..data.readers.layouts import Shape
+from ..data.readers.limits import MAX_ENCODED_BYTES, MAX_FILE_BYTES
+from ..data.readers.npz import read_samples
+from ..data.readers.pictures import decode_pictures
+from ..data.readers.untrusted_files import read_regular
+from ..data.sample_kind import SampleKind
+from ..engine.evaluation import classes_of
+from ..files import make_folder, read_text, write_atomically
+from .csv_text import csv_line
 from .run_directory import StoredRun
 from .spec import RunSpec
 
 MODEL, BASE, SNIPPET = "model.safetensors", "base.safetensors", "load.py"
+TABLES = (".csv", ".parquet")  # formats of predictions
+AT_ONCE, BYTES = 1024, 2**28  # samples that are in memory at a time, and pixels of pictures
 
 
 def export(run: StoredRun, folder: Path) -> list[str]:
     """Write the trained adapter of a run, in the format of `peft`, or else its model's `state_dict` as safetensors.
 
-    Beside it is load.py, which shows how to load it. The names of the files. Raises InputError if the folder holds
-    anything or cannot be written, and as `StoredRun.model` does.
+    The file load.py shows how to load it. Returns the names of the files. Raises InputError if the folder is not empty
+    or cannot be written, and as `StoredRun.model` does.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; give a new folder")
@@ -43,12 +64,12 @@ def export(run: StoredRun, folder: Path) -> list[str]:
 
 
 def _is_pretrained(spec: RunSpec) -> bool:
-    """Whether the frozen parameters are in files that the model's options name."""
+    """Tell whether the frozen parameters are in files that the model's options name."""
     return any(spec.model.options.get(name) is not None for name in ("path", "pretrained"))
 
 
 def _base(spec: RunSpec) -> nn.Module:
-    """The model without its adapter, with the frozen parameters of the run's seed."""
+    """Build the model without its adapter, with the frozen parameters of the run's seed."""
     return network_of(spec.model_copy(update={"adapter": None}).module())
 
 
@@ -59,7 +80,7 @@ def _write_state(model: nn.Module, path: Path) -> None:
 
 
 def _built(spec: RunSpec, network: Any | None) -> str:
-    """The expression that makes the model before it has what was trained."""
+    """Return the Python expression that builds the untrained model."""
     classes, shape = spec.classes_and_shape()
     options = "".join(f", {name}={value!r}" for name, value in spec.model.options.items())
     built = f"fedflat.models.build({spec.model.name!r}, classes={classes}, shape={shape}{options})"
@@ -100,3 +121,121 @@ base.load_state_dict(load_file(folder / "base.safetensors"))
 model = PeftModel.from_pretrained(base, str(folder))
 model.eval()
 """
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Named samples, read in pieces."""
+
+    names: list[str]
+    pieces: Iterator[Any]  # each of up to AT_ONCE samples
+
+
+def predict_file(run: StoredRun, source: Path, out: Path, scores: bool, probabilities: bool, progress: Progress) -> int:
+    """Write the predictions of `run` for the samples in `source` to the new file `out`; return their number.
+
+    Raises InputError, naming file or option, if `out` exists, and for samples of another kind than in training.
+    """
+    if out.suffix not in TABLES:
+        raise InputError(f"--out {out} must end in {' or '.join(TABLES)}")
+    if not out.parent.is_dir():
+        raise InputError(f"--out {out}: there is no folder {out.parent}")
+    if out.exists():
+        raise InputError(f"--out {out} is there already; choose another name, or remove it")
+    if probabilities and run.samples.task == "regression":
+        raise InputError("--probabilities: a regression has none; its predictions are the numbers")
+    found, parts = _samples(source, run), list[Tensor]()
+    if not found.names:
+        raise InputError(f"--input {source} has no samples")
+    for piece in found.pieces:
+        parts.append(run.predict(piece))
+        progress("samples", sum(map(len, parts)), len(found.names))
+    table = _table(found.names, torch.cat(parts), run.samples, scores, probabilities)
+    write_atomically(out, partial(pq.write_table, table) if out.suffix == ".parquet" else partial(_write_csv, table))
+    return len(found.names)
+
+
+def _table(names: list[str], scores: Tensor, kind: SampleKind, with_scores: bool, probabilities: bool) -> pa.Table:
+    """Make a row for each sample: its name, its prediction, and on request scores or probabilities."""
+    labels: Sequence[str] = kind.class_names or list(map(str, range(kind.outputs)))
+    columns: dict[str, Any] = {"sample": names}
+    further = {"score": scores} if with_scores else {}
+    if kind.task == "classification":
+        columns["class"] = [labels[i] for i in classes_of(scores, kind).tolist()]
+    else:
+        further = {"prediction": scores if kind.task == "regression" else classes_of(scores, kind)} | further
+    if probabilities:
+        wide = scores.double()
+        further["probability"] = wide.softmax(-1) if kind.task == "classification" else wide.sigmoid()
+    for name, values in further.items():
+        columns |= {f"{name}_{label}": values[:, i].numpy() for i, label in enumerate(labels)}
+    return pa.table(columns)
+
+
+def _write_csv(table: pa.Table, path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.write(csv_line(table.column_names))
+        for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
+            file.write(csv_line(row))
+
+
+def _samples(source: Path, run: StoredRun) -> _Samples:
+    """Read the samples in a file or a folder."""
+    kind = run.samples
+    if not source.exists():
+        raise InputError(f"--input {source} is not there")
+    if source.is_dir() or source.suffix.lower() in SUFFIXES:
+        return _of_pictures(source, run)
+    if source.suffix == ".npz":
+        x = read_samples(source)
+        return _Samples(list(map(str, range(len(x)))), _cut(x))
+    if source.suffix == ".txt":
+        text = read_text(source, MAX_FILE_BYTES).removesuffix("\n")
+        return _of_texts(text.replace("\r\n", "\n").split("\n") if text else [])
+    if source.suffix == ".parquet":
+        # imported here, because most inputs need no parquet
+        from ..data.readers.parquet_columns import picture_column, text_column
+
+        if kind.numbers == "floats":
+            raise InputError(f"--input {source} has pictures or texts, and the run was trained on floats of shape "
+                             f"{kind.shape}; give these as x in an npz")  # fmt: skip
+        if kind.numbers != "pixels":
+            return _of_texts(text_column(source, "text"))
+        rows, encoded = picture_column(source, "image")
+        return _Samples(list(map(str, range(rows))), _decoded(encoded, _shape(source, run)))
+    raise InputError(f"--input {source} must be .npz, .parquet, .txt, a picture or a folder of pictures")
+
+
+def _of_pictures(source: Path, run: StoredRun) -> _Samples:
+    """Read a picture, or those in a folder and its subfolders, with their paths in it as names."""
+    files = [source] if source.is_file() else [x for x in plain_files(source) if x.suffix.lower() in SUFFIXES]
+    if not files:
+        raise InputError(f"--input {source} has no pictures ({', '.join(sorted(SUFFIXES))})")
+    names = [printable((path.relative_to(source) if path != source else Path(path.name)).as_posix()) for path in files]
+    encoded = ((str(path), partial(read_regular, path, MAX_ENCODED_BYTES)) for path in files)
+    return _Samples(names, _decoded(encoded, _shape(source, run)))
+
+
+def _shape(source: Path, run: StoredRun) -> Shape:
+    """Return the shape to decode pictures to. Raises InputError for a run that was not trained on square pictures."""
+    kind = run.samples
+    fits = kind.numbers == "pixels" and len(kind.shape) == 3 and kind.shape[0] in (1, 3)
+    if not fits or kind.shape[1] != kind.shape[2]:
+        raise InputError(f"--input {source} has pictures, and the run was trained on {kind.numbers} of shape "
+                         f"{kind.shape}; give samples as they were given for training, as x in an npz")  # fmt: skip
+    return run.picture_shape()
+
+
+def _of_texts(texts: list[str]) -> _Samples:
+    return _Samples(list(map(str, range(len(texts)))), _cut(texts, 10 * AT_ONCE))
+
+
+def _cut(x: Any, at_once: int = AT_ONCE) -> Iterator[Any]:
+    return (x[start : start + at_once] for start in range(0, len(x), at_once))
+
+
+def _decoded(encoded: Iterable[tuple[str, Callable[[], bytes]]], shape: Shape) -> Iterator[Tensor]:
+    pictures = decode_pictures(encoded, shape)
+    at_once = max(1, min(AT_ONCE, BYTES // (shape.channels * shape.size**2)))
+    while piece := list(islice(pictures, at_once)):
+        yield torch.from_numpy(np.stack(piece))

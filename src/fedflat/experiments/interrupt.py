@@ -1,4 +1,4 @@
-"""Stopping between rounds: the first Ctrl-C lets the current round finish, the second stops at once."""
+"""Stopping between rounds: after the first Ctrl-C the current round finishes, the second one stops at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error: the user asked for it)
-    """A signal has stopped the work; everything up to the last full round is on disk."""
+    """A signal has stopped the work; everything up to the last complete round is on disk."""
 
     def __init__(self, signal_number: int, where: str) -> None:
         super().__init__(f"stopped; {where}")

@@ -1,43 +1,34 @@
-"""Loss surfaces and feature maps of finished runs: the tasks that compute them, and the files that keep them."""
+"""Loss surfaces and feature maps of finished runs: the tasks that compute them, and their files."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from ..core.errors import InputError, printable
+from ..core.errors import InputError
 from ..core.progress import Progress, Steps
 from ..data.types import Index
-from ..engine.simulation import Simulation
-from ..files import locked, make_folder, read_bytes, sweep, write_atomically
+from ..files import locked, make_folder, sweep, write_atomically
 from ..metrics.features import FeatureMap, feature_map
-from ..metrics.flatness.subject import MAX_SAMPLES, Landscape, RoundObserver, Subject
+from ..metrics.flatness.subject import MAX_SAMPLES, Landscape, Subject
 from ..metrics.flatness.surface import Surface, grid, losses_on, marks_on, plane_through, random_plane, spanned
-from ..rounds.participation import Explicit
-from ..rounds.randomness import Purpose, generator
-from ..rounds.run_model import load_model
 from ..rounds.settings import digest, first_difference, text_of_data, text_of_model
 from .interrupt import Interrupted
-from .run_directory import StoredRun
-from .spec import RunSpec, participation_of
-from .studies import stored_study
+from .measuring import LoadedRun, ShownRun
 
 Picture = TypeVar("Picture", Surface, FeatureMap)
 OF_A_PLANE = ("model", "layers", "loss", "data_hash")  # settings that all runs of a plane share
 VERSION = 1  # part of every key; it must rise when the computation changes
-MAX_MODEL_BYTES = 2**36
 GLOBAL = "global model"
 RANDOM_AXES = ("along direction 1", "along direction 2")
 PLANE, LINE = "plane through three models", "line through two models"
@@ -62,106 +53,6 @@ class SurfaceSettings:
         for name, least in (("max_samples", 1), ("seed", 0), ("local", 0)):
             if getattr(self, name) < least:
                 raise InputError(f"{name} = {getattr(self, name)} must be at least {least}")
-
-
-@dataclass(frozen=True, eq=False)
-class ShownRun:
-    """A finished run whose model is shown, with its label in the pictures."""
-
-    label: str
-    stored: StoredRun
-    data_dir: str | None = None  # default: the one of the run
-
-    @cached_property
-    def spec(self) -> RunSpec:
-        """The configuration of the run, with the data in `data_dir`."""
-        spec = self.stored.directory.spec()
-        return spec.model_copy(update={"data_dir": self.data_dir or spec.data_dir})
-
-    @property
-    def weights(self) -> Path:
-        """The file of the final model. Raises InputError if it is damaged."""
-        return self.stored.directory.checksums.check("model.safetensors")
-
-    @property
-    def checkpoint(self) -> Path:
-        """The checkpoint from which local models are trained. Raises InputError if there is none."""
-        found = self.stored.directory.checkpoint
-        if found is None:
-            raise InputError(f"local: {self.stored.directory.path} has no checkpoint to go on from")
-        return found
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """The settings and the model's digest, which differ between runs with different models, data or next rounds."""
-        content = hashlib.sha256(read_bytes(self.weights, MAX_MODEL_BYTES)).hexdigest()
-        return {"settings": self.stored.settings, "model": content}
-
-    def next_cohort(self) -> Index:
-        """Return the clients of the round after the last one; of an explicit participation, those of its last round."""
-        if self.spec.privacy is not None:  # any client may be
-            return np.arange(self.spec.data.clients)
-        rule, t = participation_of(self.spec.participation), int(self.stored.summary["rounds"])
-        t = min(t, len(rule.cohorts) - 1) if isinstance(rule, Explicit) else t
-        return rule.cohort(t, self.spec.data.clients, generator(self.spec.seed, Purpose.COHORT, t))
-
-    def local_clients(self, number: int) -> Index:
-        """Return `number` clients of the next round, evenly spaced, hence the same for all methods of a seed."""
-        cohort = self.next_cohort()
-        if number:
-            _ = self.checkpoint  # raises InputError if it is missing, before hours of work
-        if number > len(cohort):
-            raise InputError(f"local = {number} is more than the {len(cohort)} clients of the next round "
-                             f"of {self.stored.directory.path}")  # fmt: skip
-        return cohort[np.arange(number) * len(cohort) // max(1, number)]
-
-
-@dataclass
-class LoadedRun:
-    """The simulation and the local models of one run at a time, because the records of its clients may be large."""
-
-    _run: ShownRun | None = None
-    _sim: Simulation | None = None
-    _local: dict[int, Tensor] = field(default_factory=dict)
-
-    def simulation(self, run: ShownRun) -> Simulation:
-        """Build the simulation of `run`, before its first round, or in its last state once `local` was called."""
-        if self._run is not run or self._sim is None:
-            self._run = self._sim = None  # the old simulation is freed before the new one is built
-            self._local = {}
-            self._sim, self._run = run.spec.build(), run
-        return self._sim
-
-    def model(self, run: ShownRun) -> Tensor:
-        """Load the server's final model of `run`, (d,). Raises InputError if it has none."""
-        sim = self.simulation(run)
-        if sim.method.training == "local":
-            raise InputError(f"{run.label}: every client has a model of its own, and there is none of the server")
-        parameters = dict(load_model(run.weights, sim.model).named_parameters())
-        return torch.cat([parameters[name].detach().reshape(-1) for name in sim.objective.space.shapes]).to(sim.w)
-
-    def local(self, run: ShownRun, clients: Index) -> dict[int, Tensor]:
-        """Train `clients` in the round that would follow the last one; return their models (d,), by client."""
-        sim = self.simulation(run)
-        if not self._local.keys() >= set(clients.tolist()):
-            sim.load(run.checkpoint)
-            observer = _LocalModels(set(clients.tolist()))
-            sim.dry_round(run.next_cohort(), observer)
-            self._local = observer.models
-        return {client: self._local[client] for client in clients.tolist()}
-
-
-@dataclass
-class _LocalModels(RoundObserver):
-    """An observer of a round that keeps the local models of some clients."""
-
-    wanted: set[int]
-    models: dict[int, Tensor] = field(default_factory=dict)
-
-    def done(self, clients: Index, w: Tensor) -> None:
-        for client, own in zip(clients.tolist(), w, strict=True):
-            if client in self.wanted:
-                self.models[client] = own.clone()
 
 
 @dataclass(frozen=True)
@@ -261,20 +152,6 @@ def notes_on(runs: Sequence[ShownRun]) -> list[str]:
         if len(values) > 1:
             notes.append(f"Not the same loss: {name} differs between runs ({'; '.join(values)}).")
     return notes
-
-
-def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[ShownRun]:
-    """Read the runs at `paths`, of a study those of every method with the first seed. Raises InputError if none."""
-    found: list[StoredRun] = []
-    for path in paths:
-        if (path / "study.toml").exists():
-            _, runs = stored_study(path)
-            found += [run for run in runs if run.seed == runs[0].seed]
-        else:
-            found.append(StoredRun.open(path))
-            found[-1].directory.spec()  # raises InputError for a run whose simulation cannot be built again
-    runs = list({run.directory.path.resolve(): run for run in found}.values())
-    return [ShownRun(label, run, data_dir) for label, run in zip(_labels(runs), runs, strict=True)]
 
 
 def surface_tasks(
@@ -410,19 +287,6 @@ def _models(loaded: LoadedRun, runs: Sequence[ShownRun], clients: Sequence[Index
         if len(chosen):
             local |= {f"{run.label}, client {i}": w for i, w in loaded.local(run, chosen).items()}
     return servers | local
-
-
-def _labels(runs: Sequence[StoredRun]) -> list[str]:
-    """Return different labels for all runs: methods; if two are equal, methods and seeds; otherwise folders."""
-    candidates = [
-        [run.method for run in runs],
-        [f"{run.method}, seed {run.seed}" for run in runs],
-        [run.directory.path.name for run in runs],
-    ]
-    for names in candidates:
-        if len(set(names)) == len(names):
-            return [printable(name) for name in names]
-    return [printable(str(run.directory.path)) for run in runs]
 
 
 def _key(*parts: Any) -> str:

@@ -1,4 +1,4 @@
-"""The ledger of a search: what its trials came to after each step, kept with a digest and compared with the trials."""
+"""The ledger of a search: the results of its trials after each step, kept with a digest and compared with them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .spec import RunSpec
 from .tuning_spec import Configuration, Point, TuningSpec
 
 LEDGER, CURVES = "ledger.json", "curves.csv"
-JUDGED = 5  # a configuration is judged by its evaluations in the last of so many parts of its rounds
+JUDGED = 5  # a configuration is judged by its evaluations in the last fifth of its rounds
 COLUMNS = ("method", "configuration", "settings", "rounds", "seed", "round", "validation_accuracy")  # of the curves
 AGAIN = "remove it, and the same command makes it again from the trials"
 
@@ -33,7 +33,7 @@ class Tried:
     """One configuration after one step of the search; one entry of the ledger."""
 
     method: int  # its place in the file
-    number: int  # of the configuration; 0 are the settings of the file
+    number: int  # of the configuration; 0 has the settings of the file
     values: dict[str, Any]  # what differs from the file, by key
     rounds: int
     curves: dict[int, list[tuple[int, float]]]  # (round from 1, validation accuracy in [0, 1]) of every seed that ended
@@ -62,9 +62,9 @@ class Ledger:
         return Checksums(self.path, required=True)
 
     def read(self) -> list[Tried]:
-        """Read the steps that are complete; none if there is no ledger.
+        """Read the complete steps; none if there is no ledger.
 
-        Raises InputError, naming the file, if it is damaged, or says anything else than the trials that are there.
+        Raises InputError, naming the file, if it is damaged or does not agree with the trials in the folder.
         """
         file = self.path / LEDGER
         if not file.exists():
@@ -85,7 +85,7 @@ class Ledger:
         self.write_curves(entries)
 
     def write_curves(self, entries: Sequence[Tried]) -> None:
-        """Write the curves as a table, unless they are there: a row for each configuration, seed and evaluation."""
+        """Write the curves as a table, if they changed: a row for each configuration, seed and evaluation."""
         text = self.curves_text(entries)
         if self.checksums.problem(CURVES) or (self.path / CURVES).read_text() != text:
             self.checksums.write(CURVES, partial(Path.write_text, data=text))
@@ -101,14 +101,14 @@ class Ledger:
     def entry(self, place: int, configuration: Configuration, rounds: int) -> Tried:
         """Make the entry for one configuration of the method at `place`, from its trials, all of which have ended.
 
-        Raises InputError if a trial has gone on and forgotten the evaluation after its last round of this step.
+        Raises InputError if a trial was trained further and has lost the evaluation after its last round of this step.
         """
         directories = self._trials(configuration)
         finished = {seed: one.rows() for seed, one in directories.items() if one.is_finished}
         if any(len(rows) > rounds for rows in finished.values()) and rounds % self.spec.eval_every:
             raise InputError(
-                f"{self.path / LEDGER} is missing and cannot be made again: trials went on after {rounds} rounds, which"
-                f" eval_every = {self.spec.eval_every} does not divide; put back a copy of it, or choose another folder"
+                f"{self.path / LEDGER} is missing and cannot be made again: trials went beyond {rounds} rounds, "
+                f"which eval_every = {self.spec.eval_every} does not divide; restore a copy, or choose another folder"
             )
         curves = {seed: _curve(rows, rounds) for seed, rows in finished.items()}
         gradients = sum(rows[rounds - 1]["gradients"] for rows in finished.values())
@@ -125,7 +125,7 @@ class Ledger:
         return {trial.seed: self.directory(trial) for trial in self.spec.trials([configuration], 1)}
 
     def _check(self, entries: Sequence[Tried]) -> None:
-        """Raise InputError unless the entries are those of this search's first steps, and as its trials say."""
+        """Raise InputError unless the entries are those of this search's first steps, and agree with its trials."""
         going = [self.spec.configurations_of(method) for method in self.spec.methods]
         left = list(entries)
         for rounds in self.spec.tune.rounds if entries else ():
@@ -136,7 +136,7 @@ class Ledger:
                     raise self._damaged(f"its entries of {rounds} rounds are not this search's")
                 for entry, configuration in zip(tried, some, strict=True):
                     self._compare(entry, configuration)
-                numbers = going_on(tried, self.spec.tune.one_in)
+                numbers = survivors(tried, self.spec.tune.one_in)
                 going[place] = [one for one in some if one.number in numbers]
             if not left:
                 return
@@ -144,40 +144,38 @@ class Ledger:
             raise self._damaged("it has more entries than this search")
 
     def _compare(self, entry: Tried, configuration: Configuration) -> None:
-        """Raise InputError if an entry says anything else than those of its trials that have as many rounds."""
+        """Raise InputError if an entry disagrees with one of its trials that has as many rounds."""
         trials, gradients = self._trials(configuration), 0.0
         wrong = {*entry.curves, *entry.diverged} ^ trials.keys()
         for seed, directory in trials.items():
             rows = directory.rows()
-            rows, has_gone_on = rows[: entry.rounds], len(rows) > entry.rounds or not directory.is_finished
+            rows, is_longer = rows[: entry.rounds], len(rows) > entry.rounds or not directory.is_finished
             if directory.is_finished and (seed in entry.diverged or len(rows) < entry.rounds):
                 wrong.add(seed)
             if len(rows) == entry.rounds and seed not in entry.diverged:
                 gradients += rows[-1]["gradients"]
-                told = entry.curves.get(seed, [])
-                if (
-                    has_gone_on and entry.rounds % self.spec.eval_every
-                ):  # the evaluation after the last round is forgotten
-                    told = [point for point in told if point[0] != entry.rounds]
-                if told != _curve(rows, entry.rounds):
+                curve = entry.curves.get(seed, [])
+                if is_longer and entry.rounds % self.spec.eval_every:  # it has no evaluation after that round
+                    curve = [point for point in curve if point[0] != entry.rounds]
+                if curve != _curve(rows, entry.rounds):
                     wrong.add(seed)
             elif seed not in entry.diverged:
-                gradients = inf  # its trial is not there
+                gradients = inf  # its trial is missing
         if wrong or (gradients < inf and gradients != entry.gradients):
             name = f"{self.spec.methods[entry.method].label}, configuration {entry.number}, {entry.rounds} rounds"
-            raise self._damaged(f"of {name} it says something else than the trials")
+            raise self._damaged(f"for {name} it does not agree with the trials")
 
     def _damaged(self, problem: str) -> InputError:
         return InputError(f"{self.path / LEDGER} is damaged: {problem}; {AGAIN}")
 
 
-def going_on(tried: Sequence[Tried], one_in: int) -> set[int]:
+def survivors(tried: Sequence[Tried], one_in: int) -> set[int]:
     """Return the numbers of the configurations of one method that reach the next step; none if all have diverged."""
     return {one.number for one in ranked(tried)[: ceil(len(tried) / one_in)] if not one.diverged}
 
 
 def ranked(tried: Sequence[Tried]) -> list[Tried]:
-    """Sort, the best first; ties are broken by draw order."""
+    """Sort the configurations, the best first; ties are broken by draw order."""
     return sorted(tried, key=lambda one: (-one.score, one.number))
 
 

@@ -1,22 +1,36 @@
-"""Takes measures of finished or stopped runs: of the model, its clients, and the round that would follow."""
+"""Takes measures of finished or stopped runs, and loads their models, local models and next cohorts."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
+import torch
 from pydantic import Field
+from torch import Tensor
 
-from ..core.errors import InputError
+from ..core.errors import InputError, printable
 from ..core.progress import Progress
+from ..data.types import Index
 from ..engine.simulation import Simulation
+from ..files import read_bytes
 from ..metrics.flatness import LIGHT, Finding, Flatness, Measure, check_measures, check_names
+from ..metrics.flatness.subject import RoundObserver
+from ..rounds.participation import Explicit
+from ..rounds.randomness import Purpose, generator
+from ..rounds.run_model import load_model
 from .config_errors import validated
-from .run_directory import RunDirectory
+from .run_directory import RunDirectory, StoredRun
 from .schema import Named, Section
-from .spec import MEASURE
-from .studies import load_study, run_directory
+from .spec import MEASURE, RunSpec, participation_of
+from .studies import load_study, runs_of, stored_study
+
+MAX_MODEL_BYTES = 2**36
 
 
 class MeasureList(Section):
@@ -27,8 +41,8 @@ class MeasureList(Section):
 
 def build_measures(measures: Sequence[object]) -> list[Measure]:
     """Build measures from names and tables; `LIGHT` if there are none. Raises InputError that names a wrong one."""
-    found = validated(MeasureList, {"measures": list(measures)} if measures else {})
-    return [one.object for one in found.measures]
+    section = validated(MeasureList, {"measures": list(measures)} if measures else {})
+    return [measure.object for measure in section.measures]
 
 
 def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
@@ -36,8 +50,7 @@ def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
     found: list[RunDirectory] = []
     for path in paths:
         if (path / "study.toml").exists():
-            directories = [run_directory(spec, path) for spec in load_study(path).runs()]
-            of_path = [directory for directory in directories if directory.checkpoint]
+            of_path = [directory for _, directory in runs_of(load_study(path), path) if directory.checkpoint]
         else:
             of_path = [RunDirectory(path)]
             of_path[0].spec()  # raises InputError for a folder without a run to measure
@@ -51,8 +64,7 @@ def load_simulation(directory: RunDirectory, data_dir: str | None = None) -> Sim
     """Build the simulation of a run in the state of its newest checkpoint. Raises InputError if there is none."""
     if directory.checkpoint is None:
         raise InputError(f"{directory.path} has no checkpoint")
-    spec = directory.spec()
-    sim = spec.model_copy(update={"data_dir": data_dir or spec.data_dir}).build()
+    sim = _with_data(directory.spec(), data_dir).build()
     sim.load(directory.checkpoint)
     return sim
 
@@ -68,8 +80,139 @@ def measure_run(
     sim = load_simulation(directory, data_dir)
     found: list[Finding] = []
     with directory.writing():
-        for one in check_measures(measures, sim.objective.module):
-            new = sim.flatness([one], max_samples, progress).findings
+        for measure in check_measures(measures, sim.objective.module):
+            new = sim.flatness([measure], max_samples, progress).findings
             check_names(found := [*found, *new])
             directory.add_findings(new)
     return Flatness(tuple(directory.findings()))
+
+
+@dataclass(frozen=True, eq=False)
+class ShownRun:
+    """A finished run whose model is shown, with its label in the pictures."""
+
+    label: str
+    stored: StoredRun
+    data_dir: str | None = None  # default: the one of the run
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        """The configuration of the run, with the data in `data_dir`."""
+        return _with_data(self.stored.directory.spec(), self.data_dir)
+
+    @property
+    def weights(self) -> Path:
+        """The file of the final model. Raises InputError if it is damaged."""
+        return self.stored.directory.checksums.check("model.safetensors")
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint from which local models are trained. Raises InputError if there is none."""
+        found = self.stored.directory.checkpoint
+        if found is None:
+            raise InputError(f"local: {self.stored.directory.path} has no checkpoint to continue from")
+        return found
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """The settings and the model's digest, which differ between runs with different models, data or next rounds."""
+        content = hashlib.sha256(read_bytes(self.weights, MAX_MODEL_BYTES)).hexdigest()
+        return {"settings": self.stored.settings, "model": content}
+
+    def next_cohort(self) -> Index:
+        """Return the clients of the round after the last one; of an explicit participation, those of its last round."""
+        if self.spec.privacy is not None:  # any client may be
+            return np.arange(self.spec.data.clients)
+        rule, t = participation_of(self.spec.participation), int(self.stored.summary["rounds"])
+        t = min(t, len(rule.cohorts) - 1) if isinstance(rule, Explicit) else t
+        return rule.cohort(t, self.spec.data.clients, generator(self.spec.seed, Purpose.COHORT, t))
+
+    def local_clients(self, number: int) -> Index:
+        """Return `number` clients of the next round, evenly spaced, hence the same for all methods of a seed."""
+        cohort = self.next_cohort()
+        if number:
+            _ = self.checkpoint  # raises InputError if it is missing, before hours of work
+        if number > len(cohort):
+            raise InputError(f"local = {number} is more than the {len(cohort)} clients of the next round "
+                             f"of {self.stored.directory.path}")  # fmt: skip
+        return cohort[np.arange(number) * len(cohort) // max(1, number)]
+
+
+@dataclass
+class LoadedRun:
+    """The simulation and the local models of one run at a time, because the records of its clients may be large."""
+
+    _run: ShownRun | None = None
+    _sim: Simulation | None = None
+    _local: dict[int, Tensor] = field(default_factory=dict)
+
+    def simulation(self, run: ShownRun) -> Simulation:
+        """Build the simulation of `run`, before its first round, or in its last state once `local` was called."""
+        if self._run is not run or self._sim is None:
+            self._run = self._sim = None  # the old simulation is freed before the new one is built
+            self._local = {}
+            self._sim, self._run = run.spec.build(), run
+        return self._sim
+
+    def model(self, run: ShownRun) -> Tensor:
+        """Load the server's final model of `run`, (d,). Raises InputError if it has none."""
+        sim = self.simulation(run)
+        if sim.method.training == "local":
+            raise InputError(f"{run.label}: every client has a model of its own, and there is none of the server")
+        parameters = dict(load_model(run.weights, sim.model).named_parameters())
+        return torch.cat([parameters[name].detach().reshape(-1) for name in sim.objective.space.shapes]).to(sim.w)
+
+    def local(self, run: ShownRun, clients: Index) -> dict[int, Tensor]:
+        """Train `clients` in the round that would follow the last one; return their models (d,), by client."""
+        sim = self.simulation(run)
+        if not self._local.keys() >= set(clients.tolist()):
+            sim.load(run.checkpoint)
+            observer = _LocalModels(set(clients.tolist()))
+            sim.dry_round(run.next_cohort(), observer)
+            self._local = observer.models
+        return {client: self._local[client] for client in clients.tolist()}
+
+
+@dataclass
+class _LocalModels(RoundObserver):
+    """An observer of a round that keeps the local models of some clients."""
+
+    wanted: set[int]
+    models: dict[int, Tensor] = field(default_factory=dict)
+
+    def done(self, clients: Index, w: Tensor) -> None:
+        for client, own in zip(clients.tolist(), w, strict=True):
+            if client in self.wanted:
+                self.models[client] = own.clone()
+
+
+def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[ShownRun]:
+    """Read the runs at `paths`, of a study those of every method with the first seed. Raises InputError if none."""
+    stored: list[StoredRun] = []
+    for path in paths:
+        if (path / "study.toml").exists():
+            _, runs = stored_study(path)
+            stored += [run for run in runs if run.seed == runs[0].seed]
+        else:
+            stored.append(StoredRun.open(path))
+            stored[-1].directory.spec()  # raises InputError for a run whose simulation cannot be built again
+    runs = list({run.directory.path.resolve(): run for run in stored}.values())
+    return [ShownRun(label, run, data_dir) for label, run in zip(_labels(runs), runs, strict=True)]
+
+
+def _labels(runs: Sequence[StoredRun]) -> list[str]:
+    """Return different labels for all runs: methods; if two are equal, methods and seeds; otherwise folders."""
+    candidates = [
+        [run.method for run in runs],
+        [f"{run.method}, seed {run.seed}" for run in runs],
+        [run.directory.path.name for run in runs],
+    ]
+    for names in candidates:
+        if len(set(names)) == len(names):
+            return [printable(name) for name in names]
+    return [printable(str(run.directory.path)) for run in runs]
+
+
+def _with_data(spec: RunSpec, data_dir: str | None) -> RunSpec:
+    """Return `spec` with the data in `data_dir`, if it is given."""
+    return spec.model_copy(update={"data_dir": data_dir or spec.data_dir})

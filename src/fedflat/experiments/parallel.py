@@ -1,4 +1,4 @@
-"""Carries out several runs of a study at the same time, each in a worker process."""
+"""Carries out several runs of a study at the same time, each in its own worker process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .spec import RunSpec
 
 Runs = Sequence[tuple[RunSpec, RunDirectory]]
 SAVED = "the last round of every run that was under way is saved"
-CHECK_INTERVAL = 0.2  # seconds after which a signal is passed on to the workers, at the latest
+CHECK_INTERVAL = 0.2  # seconds; a signal reaches the workers within this time
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class StudyTask:
     label: str
     toml: str  # the configuration, whose class cannot be pickled
     path: Path  # the run's folder
-    strict: bool  # refuse to go on with other versions or another code
+    strict: bool  # refuse to resume with other versions or code
     code: bool  # whether the code that the configuration names may be run
 
     def failure_message(self, pid: int, how: str) -> str:
         """Return the message for a worker that ended while it carried out this run."""
         return (
-            f"the process of {self.label} {how} (is memory short?); its last checkpoint is good, and the same command "
-            "goes on from there"
+            f"the process of {self.label} {how} (is memory short?); the same command resumes it from "
+            "its last checkpoint"
         )
 
 
@@ -73,7 +73,7 @@ class ParallelRuns:
     """Carries out runs in at most `number` worker processes, each of which has its share of the threads."""
 
     def __init__(self, number: int, observer: RunObserver, request: StopRequest, strict: bool = False) -> None:
-        """strict: refuse to go on with other versions or another code than the rounds so far, instead of warning."""
+        """strict: refuse to resume with other versions or code than the rounds so far, instead of warning."""
         self._observer, self._request, self._strict = observer, request, strict
         threads = max(1, torch.get_num_threads() // number)
         new_worker = partial(WorkerProcess, prepare_runs, threads=threads)

@@ -17,8 +17,8 @@ from ..files import make_folder, temporary_folder, write_atomically
 from ..models.blocks.pretrained import library, quiet
 from ..models.transformer import NAME, TOKENIZER, TextScores
 
-FIRST = "<first>"  # the token that every text begins with, from which its class is told
-WORDS = 8_000  # words, the most frequent ones, that have a number of their own
+FIRST = "<first>"  # the token that every text begins with; its class is predicted from it
+WORDS = 8_000  # the most frequent words, which have a token each
 SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
 LONGEST, TRAINED_LENGTH = 512, 64  # tokens
 EPOCHS, BATCH_SIZE, LR = 5, 32, 5e-4  # of AdamW
@@ -26,7 +26,7 @@ EPOCHS, BATCH_SIZE, LR = 5, 32, 5e-4  # of AdamW
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """What an encoder was trained on, and how well it learned that."""
+    """The training classes and samples of an encoder, and its accuracy on them."""
 
     classes: tuple[int, ...]
     samples: int  # training texts of these classes
@@ -46,7 +46,7 @@ def pretrain(
 
     The folder has config.json, model.safetensors and tokenizer.json, as the model `transformer` reads them. Reports
     the `progress` after every step. Raises InputError if the set has no texts or fewer than four classes, or the folder
-    holds anything.
+    is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; give a new folder")
@@ -57,7 +57,7 @@ def pretrain(
         raise InputError(f"data.name = {name!r} has {words.classes} classes, and a half needs at least two")
     make_folder(folder.parent)
     with temporary_folder(".tmp-encoder-", folder.parent) as made, torch.random.fork_rng(devices=[]), quiet(NAME):
-        unfinished = made / "encoder"  # so that what was interrupted leaves nothing behind
+        unfinished = made / "encoder"  # renamed at the end, so that an interruption leaves nothing behind
         make_folder(unfinished)
         torch.manual_seed(seed)
         network = _fresh(len(words.vocabulary[:WORDS]) + 1, words.classes // 2)
@@ -76,7 +76,7 @@ def pretrain(
 
 
 def _fresh(tokens: int, classes: int) -> Any:
-    """A BERT with random weights."""
+    """Build a BERT with random weights."""
     transformers = library(NAME)
     config = transformers.BertConfig(
         vocab_size=tokens, max_position_embeddings=LONGEST, pad_token_id=0, num_labels=classes,
@@ -103,7 +103,7 @@ def _write_tokenizer(words: tuple[str, ...], path: Path) -> None:
 
 
 def _half(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """The samples of the first half of the classes."""
+    """Return the samples of the first half of the classes."""
     chosen = y < classes // 2
     return x[chosen], y[chosen]
 
@@ -125,7 +125,7 @@ def _train(scores: nn.Module, x: Tensor, y: Tensor, name: str, progress: Progres
 
 @torch.no_grad()
 def _accuracy(scores: nn.Module, x: Tensor, y: Tensor) -> float:
-    """The share of texts whose class has the highest score."""
+    """Return the share of texts whose class has the highest score."""
     scores.eval()
     right = sum(int((scores(x[i : i + 256]).argmax(1) == y[i : i + 256]).sum()) for i in range(0, len(y), 256))
     return right / len(y)

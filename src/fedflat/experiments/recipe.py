@@ -1,10 +1,4 @@
-"""The papers' experiments by name: one TOML file for each table or figure, and a base file for each paper.
-
-What the paper prints for a recipe lies in a file of the same name in the folder `published` beside it.
-
-A recipe is a set of cells, and a cell is a study. The layers of the files (parts of a study, and of methods) are merged
-in the order base, item, chosen options, the base's `when`, the item's `when`; a later layer overrides an earlier one.
-"""
+"""Recipes: settings, and published numbers, of the experiments of papers, in TOML files."""
 
 from __future__ import annotations
 
@@ -13,18 +7,84 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from ..core.errors import InputError
 from ..files import read_toml
 from ..methods import plain
 from ..models.blocks.fetched import folder_of
 from .config_errors import validated
-from .merging import merged
-from .recipe_files import Base, Item, Option, Published, PublishedFile, When
+from .schema import Section
+from .settings_tables import merged
 from .spec import RunSpec, StudySpec
 
+Number = float | list[float]  # a mean, or a mean and its spread
+Absent = Literal["failed", "not reached", "not readable"]  # not readable: in our copy of the paper
 FOLDER = Path(__file__).parent / "recipes"
+
+
+class Layer(Section):
+    """Settings of a study, and hyper-parameters of its methods by label."""
+
+    study: dict[str, Any] = Field(default={})
+    methods: dict[str, dict[str, Any]] = Field(default={})
+
+
+class Option(Layer):
+    """One option of an axis."""
+
+    only_with: list[str] = Field(default=[], description="combined only with one of these other options")
+
+
+class When(Layer):
+    """A layer for the cells that have all options in `cell`."""
+
+    cell: list[str]
+    without: list[str] = Field(default=[], description="labels of methods that the paper does not show in these cells")
+
+
+class Published(Section):
+    """Numbers that the paper prints."""
+
+    cell: list[str] = Field(default=[], description="for every cell with all these options")
+    quantity: str = Field(description="what the numbers are, e.g. test accuracy %")
+    where: str = Field(description="where the paper prints them")
+    mean_over_cells: bool = Field(default=False, description="whether the numbers are means over these cells")
+    values_by_method: dict[str, Number] = Field(alias="values", description="mean, or mean and spread")
+    absent: dict[str, Absent] = Field(default={}, description="why a method of the table has no number")
+    warning: str | None = Field(default=None, description="what contradicts these numbers")
+
+
+class PublishedFile(Section):
+    """All numbers that the paper prints for one recipe."""
+
+    read: str = Field(description="the document that the numbers were read from")
+    blocks: list[Published] = Field(alias="published")
+
+
+class Base(Layer):
+    """The common settings of the recipes of one paper."""
+
+    paper: str
+    title: str
+    notes: list[str] = Field(default=[])
+    options: dict[str, dict[str, Option]] = Field(default={})
+    when: list[When] = Field(default=[])
+
+
+class Item(Layer):
+    """One table or figure."""
+
+    title: str
+    items: list[str] = Field(min_length=1)
+    kind: Literal["training", "partition"] = "training"
+    use: list[str] = Field(default=[], description="labels of the methods, in the paper's order")
+    axes: dict[str, list[str]] = Field(default={})
+    notes: list[str] = Field(default=[])
+    options: dict[str, dict[str, Option]] = Field(default={})
+    when: list[When] = Field(default=[])
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +102,7 @@ class Recipe:
 
     @cached_property
     def published(self) -> PublishedFile | None:
-        """What the paper prints; None if the recipe has no such file. Raises InputError that names recipe and field."""
+        """The numbers that the paper prints; None without a file. Raises InputError that names recipe and field."""
         file = FOLDER / self.paper / "published" / f"{self.name.split('/')[1]}.toml"
         if not file.exists():
             return None
@@ -52,7 +112,7 @@ class Recipe:
             raise InputError(f"recipe {self.name}, published numbers: {error}") from error
 
     def cells(self, chosen: str | None = None) -> list[Cell]:
-        """All cells, or those with every option in `chosen`, e.g. `cifar10,alpha-0`.
+        """Return all cells, or those with every option in `chosen`, e.g. `cifar10,alpha-0`.
 
         Raises InputError if the recipe does not have one of these options, or no cell has them all.
         """
@@ -72,7 +132,7 @@ class Recipe:
         return found
 
     def option(self, axis: str, name: str) -> Option:
-        """The option `name` of `axis`: the item's own, otherwise the base's."""
+        """Return the option `name` of `axis`: the item's own, otherwise the base's."""
         for options in (self.item.options, self.base.options):
             if name in options.get(axis, {}):
                 return options[axis][name]
@@ -93,16 +153,16 @@ class Cell:
 
     @property
     def published(self) -> list[Published]:
-        """What the paper prints for this cell."""
+        """The numbers that the paper prints for this cell."""
         printed = self.recipe.published.blocks if self.recipe.published else []
         return [one for one in printed if set(one.cell) <= set(self.options) and not one.mean_over_cells]
 
     def study(self, scale: float = 1.0, data_dir: str | None = None, only: Sequence[str] | None = None) -> StudySpec:
-        """The study; `rounds`, `last` and `probe_every` are multiplied by `scale`.
+        """Return the study; `rounds`, `last` and `probe_every` are multiplied by `scale`.
 
         only: labels of the methods to compare, by default all of the recipe's.
 
-        Raises InputError that names recipe and field if the file makes no study, or a method that the recipe lacks.
+        Raises InputError that names recipe and field if the study is not valid, or a method that the recipe lacks.
         """
         layer = self._merged()
         table: dict[str, Any] = {**layer["study"], "methods": self._methods(layer["methods"], only)}
@@ -112,7 +172,7 @@ class Cell:
         return spec.model_copy(update=shorter | {"data_dir": data_dir})
 
     def _methods(self, known: Mapping[str, Mapping[str, Any]], only: Sequence[str] | None) -> list[dict[str, Any]]:
-        """The tables of the recipe's methods, or of those whose labels are in `only`; FedAvg if it names none.
+        """Return the tables of the recipe's methods, or of those whose labels are in `only`; FedAvg if it names none.
 
         Case, `-` and `_` of the labels in `only` do not matter.
         """
@@ -133,12 +193,12 @@ class Cell:
         return used or [{"name": "FedAvg"}]
 
     def _whens(self) -> list[When]:
-        """The layers for cells with options that this one has."""
+        """Return the layers that apply to this cell."""
         every = (*self.recipe.base.when, *self.recipe.item.when)
         return [when for when in every if set(when.cell) <= set(self.options)]
 
     def _merged(self) -> dict[str, Any]:
-        """The tables `study` and `methods` after all layers."""
+        """Return the tables `study` and `methods` after all layers."""
         recipe, study, methods = self.recipe, dict[str, Any](), dict[str, dict[str, Any]]()
         chosen = [recipe.option(axis, name) for axis, name in zip(recipe.item.axes, self.options, strict=True)]
         for layer in (recipe.base, recipe.item, *chosen, *self._whens()):
@@ -150,14 +210,14 @@ class Cell:
 
 
 def check_model_files(study: StudySpec) -> None:
-    """Raise InputError if the study begins with pretrained weights that are not here."""
+    """Raise InputError if the study begins with pretrained weights that are not on this machine."""
     if "pretrained" in study.model.options:
         folder_of("pretrained", str(study.model.options["pretrained"]))
 
 
 @cache
 def all_recipes() -> dict[str, Recipe]:
-    """Every recipe by name, in the order of papers and items. Raises InputError that names the recipe and the field."""
+    """Return every recipe by name, in the order of papers and items. Raises InputError that names recipe and field."""
     recipes = {}
     for base in sorted(FOLDER.glob("*/base.toml")):
         for file in sorted(set(base.parent.glob("*.toml")) - {base}, key=_number_order):
@@ -170,7 +230,7 @@ def all_recipes() -> dict[str, Recipe]:
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe called `name`. Raises InputError that lists those of the paper, or all papers."""
+    """Return the recipe called `name`. Raises InputError that lists those of the paper, or all papers."""
     recipes = all_recipes()
     if name in recipes:
         return recipes[name]
@@ -181,6 +241,6 @@ def find_recipe(name: str) -> Recipe:
 
 
 def _number_order(path: Path) -> tuple[str, int]:
-    """A sorting key: the letters of a file's name, then its number, so that figure2 comes before figure10."""
+    """Return a sorting key: the letters of a file's name, then its number, so that figure2 comes before figure10."""
     letters = path.stem.rstrip("0123456789")
     return letters, int(path.stem[len(letters) :] or 0)

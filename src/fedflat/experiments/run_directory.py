@@ -83,8 +83,8 @@ class RunDirectory:
 
     From the first round it has config.toml, env.json, metrics.parquet, partition.parquet, for texts vocabulary.txt, and
     checkpoint/; a finished run also has model.safetensors, summary.json and perhaps flatness.json. SHA256SUMS has the
-    digests of all these files except those in checkpoint/, which contain their own. From a checkpoint and config.toml
-    all other files can be made again.
+    digests of all these files except those in checkpoint/, which contain their own. All other files can be restored
+    from a checkpoint and config.toml.
     """
 
     path: Path
@@ -99,7 +99,7 @@ class RunDirectory:
 
     @property
     def state(self) -> Path:
-        """The folder with the last checkpoints and, where clients keep much, the file of records they refer to."""
+        """The folder with the last checkpoints and, for large client records, the file of records they refer to."""
         return self.path / "checkpoint"
 
     @property
@@ -114,7 +114,7 @@ class RunDirectory:
 
     @property
     def checksums(self) -> Checksums:
-        """The digests of the files."""
+        """The digests of the run's files."""
         return Checksums(self.path)
 
     def spec(self) -> RunSpec:
@@ -136,7 +136,7 @@ class RunDirectory:
     def writing(self) -> Iterator[None]:
         """Make the folder and hold its lock. Raises InputError if it cannot be written or another process writes it.
 
-        The lock belongs to the process: the system frees it however the process ends.
+        The lock belongs to the process: the system releases it when the process ends, also after a crash.
         """
         if (self.path / "study.toml").exists():
             raise InputError(f"--out {self.path} holds a study; choose another folder for a run")
@@ -152,7 +152,7 @@ class RunDirectory:
             yield
 
     def remove_temporary_files(self) -> None:
-        """Remove the incomplete files that killed processes have left; a folder that is read-only is left unchanged."""
+        """Remove incomplete files left by killed processes; a read-only folder stays unchanged."""
         left = [path for folder in (self.path, self.state) for path in folder.glob(".tmp-*")]
         if any(TEMPORARY.fullmatch(path.name) for path in left):
             with suppress(InputError), self.writing():
@@ -170,30 +170,30 @@ class RunDirectory:
             write_text(self.checksums, "config.toml", spec.to_toml())
 
     def damaged_files(self) -> list[str]:
-        """The files that are not as they were written. A missing summary only means that the run is not finished."""
+        """Return the names of damaged files. A missing summary only means that the run is not finished."""
         names = [name for name in self.checksums.names if self.is_finished or name != "summary.json"]
         return [name for name in names if self.checksums.problem(name)]
 
     def remove_damaged(self, damaged: Sequence[str]) -> None:
-        """Remove damaged files and the summary, so that the run goes on and makes them again from its checkpoint.
+        """Remove damaged files and the summary, so that the run restores them from its checkpoint.
 
-        Raises InputError if config.toml is damaged, because nothing in the folder can make it again.
+        Raises InputError if config.toml is damaged, because it cannot be restored from other files.
         """
         if "config.toml" in damaged:
             self.checksums.check("config.toml")
         if damaged:
             warnings.warn(
-                f"{self.path}: {', '.join(damaged)} is damaged, and is made again", ChangedWarning, stacklevel=2
+                f"{self.path}: {', '.join(damaged)} is damaged, and is restored", ChangedWarning, stacklevel=2
             )
             with system_errors(self.path, "written"):
                 for name in ("summary.json", *damaged):
                     (self.path / name).unlink(missing_ok=True)
                 flush_folder(self.path)
-            for name in ("summary.json", *damaged):  # no longer damaged, but not there yet
+            for name in ("summary.json", *damaged):  # no longer damaged, but missing
                 self.checksums.remove(name)
 
     def add_segment(self, sim: Simulation, spec: RunSpec) -> None:
-        """Add to env.json the versions, the machine and the user's code that compute the rounds from now on."""
+        """Add the versions, the machine and the user's code of the next rounds to env.json."""
         new: dict[str, Any] = {"from round": sim.t, **environment(sim)}
         if spec.outside_names():
             new["code"] = spec.code()
@@ -204,7 +204,7 @@ class RunDirectory:
         write_json(self.checksums, "env.json", [*self._segments(), new])
 
     def _segments(self) -> list[Any]:
-        """What env.json says so far; nothing if it is damaged: it only informs, and must not stop a run."""
+        """Return the entries of env.json; none if it is damaged: it only informs, and must not stop a run."""
         path = self.path / "env.json"
         try:
             known = read_json(path) if path.exists() else []
@@ -213,9 +213,9 @@ class RunDirectory:
         return known if isinstance(known, list) else []
 
     def check_same_code(self, spec: RunSpec, strict: bool) -> None:
-        """Warn with a ChangedWarning if the user's code is not what computed the rounds so far.
+        """Warn with a ChangedWarning if the user's code has changed since the rounds so far.
 
-        With `strict`, raise InputError instead. A study's own code is read only if it may be run here.
+        With `strict`, raise InputError instead. Files of code are read only if code may be run here.
         """
         last = self._segments()[-1:]
         before = last[0].get("code") if last and isinstance(last[0], dict) else None
@@ -227,7 +227,7 @@ class RunDirectory:
         if changed:
             text = f"{self.path}: {', '.join(map(printable, sorted(changed)))} has changed since the rounds so far"
             if strict:
-                raise InputError(f"{text}; without --strict it is gone on from")
+                raise InputError(f"{text}; without --strict the run continues")
             warnings.warn(f"{text}; for results of the new code choose another folder", ChangedWarning, stacklevel=3)
 
     def check_same_run(self, spec: RunSpec, any_rounds: bool = False) -> None:
@@ -241,17 +241,18 @@ class RunDirectory:
             raise InputError(f"--out {self.path} holds another run: {found}; {remedy(self.path, old, new, spec)}")
 
     def check_nothing_was_released(self) -> None:
-        """Raise InputError if private rounds have released sums, whose noise only a checkpoint can repeat."""
+        """Raise InputError if private rounds have released sums, whose noise can be repeated only from a checkpoint."""
         for log in logs_in(self.state):
             if read_log(log):
-                raise InputError(f"{self.state} has no checkpoint any more that can repeat the noise of the rounds in "
+                raise InputError(f"{self.state} has lost the checkpoint that can repeat the noise of the rounds in "
                                  f"{log.name}; choose another folder")  # fmt: skip
 
     def reopen(self, spec: RunSpec) -> None:
-        """Make the run one of `spec`, which has more rounds, and not finished; call it inside `writing`.
+        """Give the run the settings `spec`, with more rounds, and mark it as not finished; call it inside `writing`.
 
-        A run that is killed in between is one of the old rounds, whose files are right or missing: the digests go
-        first, as a file that has one and is missing is damaged, then the summary, which marks a run as finished.
+        If the process is killed in between, the run keeps its old number of rounds, and its files are correct or
+        missing: digests are removed first, because a missing file with a digest counts as damaged, then the summary,
+        which marks a run as finished.
         """
         results = ("summary.json", "flatness.json", "model.safetensors")
         for name in results:
@@ -265,23 +266,23 @@ class RunDirectory:
     def save(self, sim: Simulation) -> None:
         """Write a checkpoint and the metrics so far, then remove checkpoints that are older than the last three."""
         sim.save(path_of(self.state, sim.t))
-        self.checksums.remove(METRICS)  # it gets a digest when it is complete
+        self.checksums.remove(METRICS)  # it gets a digest once it is complete
         write_atomically(self.path / METRICS, lambda path: pq.write_table(metrics_table(sim.history), path))
         retire(self.state, sim.t)
 
     def finish(self, run: Run, targets: Sequence[float] = ()) -> None:
         """Write the results of the run; the summary is written last and marks it as finished.
 
-        For each target accuracy it has the round, and the cost, at which the accuracy was reached, plain and smoothed.
+        For each target accuracy the summary has the round and the cost at which it was reached, plain and smoothed.
         """
-        # An older state of a private run has the key of noise in the final model.
+        # An older checkpoint of a private run reveals the key of the noise in the final model.
         retire(self.state, run.metrics.num_rows, 1 if "epsilon" in run.summary else KEPT)
         write_metrics_and_model(self.checksums, run)
         self.add_findings(run.flatness.findings)
         write_summary(self.checksums, run, targets)
 
     def add_findings(self, findings: Sequence[Finding]) -> None:
-        """Add findings to flatness.json, where they replace those with the same names."""
+        """Add findings to flatness.json, in place of those with the same names."""
         if not findings:
             return
         new = {name for finding in findings for name in (*finding.values, *finding.curves)}
@@ -289,13 +290,13 @@ class RunDirectory:
         write_findings(self.checksums, (*kept, *findings))
 
     def rows(self) -> list[dict[str, Any]]:
-        """The metrics of the rounds that are saved, from 0: those of a finished run, or of the newest whole checkpoint.
+        """Return the metrics of all saved rounds: of a finished run, or from the newest undamaged checkpoint.
 
         Raises InputError if the metrics of a finished run are damaged.
         """
         if self.is_finished:
-            found: list[dict[str, Any]] = read_metrics(self.checksums.check(METRICS)).to_pylist()
-            return found
+            rows: list[dict[str, Any]] = read_metrics(self.checksums.check(METRICS)).to_pylist()
+            return rows
         for path in reversed(self.checkpoints):
             with suppress(InputError):
                 history: list[dict[str, Any]] = load_state(path)[1]["history"]
@@ -303,14 +304,14 @@ class RunDirectory:
         return []
 
     def findings(self) -> list[Finding]:
-        """The findings of all measures of the run's model so far."""
+        """Return the findings of all measures of the run's model so far."""
         if not (self.path / "flatness.json").exists():
             return []
         return read_findings(self.checksums.check("flatness.json"))
 
 
 def environment(sim: Simulation) -> dict[str, Any]:
-    """Versions, machine, device and all settings that the rounds depend on, as values for a JSON file."""
+    """Return versions, machine, device and all settings that the rounds depend on, as values for a JSON file."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(RECORDED) | {"python": platform.python_version()},
@@ -333,7 +334,7 @@ class StoredRun:
 
     @classmethod
     def open(cls, path: Path) -> StoredRun:
-        """The finished run in the folder `path`. Raises InputError if there is none."""
+        """Open the finished run in the folder `path`. Raises InputError if there is none."""
         directory = RunDirectory(path)
         if not directory.is_finished:
             raise InputError(f"{path} holds no finished run" + (
@@ -346,13 +347,13 @@ class StoredRun:
         path = self.directory.checksums.check("summary.json")
         summary, settings = read_summary(path)
         method, seed = settings["label"], settings["seed"]
-        if self.directory.has_begun and (method, seed) != (self.spec.method.label, self.spec.seed):
+        if self._configuration and (method, seed) != (self._configuration.method.label, self._configuration.seed):
             raise InputError(f"{path} is of {method}, seed {seed}, and config.toml beside it of {self.spec.label}")
         return summary, settings
 
     @property
     def method(self) -> str:
-        """The method's class name; of one around another, such as `SWA-FedSAM`, both."""
+        """The method's class name; a method around another one has both names, such as `SWA-FedSAM`."""
         return str(self.settings["label"])
 
     @property
@@ -362,7 +363,12 @@ class StoredRun:
     @cached_property
     def spec(self) -> RunSpec:
         """The configuration. Raises InputError for a run that was saved from Python, which has none."""
-        return self.directory.spec()
+        return self._configuration or self.directory.spec()
+
+    @cached_property
+    def _configuration(self) -> RunSpec | None:
+        """The configuration; None for a run that was saved from Python."""
+        return self.directory.spec() if self.directory.has_begun else None
 
     @property
     def model(self) -> nn.Module:
@@ -370,17 +376,21 @@ class StoredRun:
 
         Raises InputError for a run of a module of your own that was saved from Python: use `load_into`.
         """
-        if self.directory.has_begun:
-            known = read_samples(self.directory.checksums.check("summary.json"))
-            fresh = self.spec.module_for(known.outputs, known.shape)
-            return self.load_into(self._with_known_base(fresh))
-        architecture = read_architecture(self.directory.checksums.check("summary.json"))
+        return self.load_into(self._with_known_base(self._initial_model()))
+
+    def _initial_model(self) -> nn.Module:
+        """Build the model with its initial parameters."""
+        path = self.directory.checksums.check("summary.json")
+        if self._configuration:
+            samples = read_samples(path)
+            return self._configuration.module_for(samples.outputs, samples.shape)
+        architecture = read_architecture(path)
         if architecture is None:
             raise InputError(
-                f"{self.directory.path} was saved from Python and holds the parameters alone; make the module and call "
+                f"{self.directory.path} was saved from Python and holds only the parameters; make the module and call "
                 "load_into(module)"
             )
-        return self.load_into(self._with_known_base(InitialModel.of_architecture(architecture).module()))
+        return InitialModel.of_architecture(architecture).module()
 
     def predict(self, x: Any, classes: bool = False) -> Tensor:
         """Predict as `Run.predict` does, on a GPU if there is one and the run's device was not the CPU.
@@ -391,39 +401,40 @@ class StoredRun:
 
     @cached_property
     def samples(self) -> SampleKind:
-        """What samples the model takes."""
-        found = read_samples(self.directory.checksums.check("summary.json"))
+        """The kind of samples that the model takes."""
+        samples = read_samples(self.directory.checksums.check("summary.json"))
         if not (self.directory.path / VOCABULARY).exists():
-            return found
+            return samples
         text = read_text(self.directory.checksums.check(VOCABULARY))
-        return replace(found, vocabulary=tuple(text.removesuffix("\n").split("\n")))
+        return replace(samples, vocabulary=tuple(text.removesuffix("\n").split("\n")))
 
     def picture_shape(self) -> Shape:
         """Return how pictures were decoded for training; only those of a known set were made grey or coloured."""
         channels, size = self.samples.shape[:2]
-        if not self.directory.has_begun:
+        if not self._configuration:
             return Shape(channels, size, first=OF_TRAINING)
-        name = self.spec.data.name
-        known: Shape | None = getattr(source(name), "picture", None) if name in source_names() else None
-        resize = self.spec.data.image_size is not None or bool(known and known.resize)
+        data = self._configuration.data
+        known: Shape | None = getattr(source(data.name), "picture", None) if data.name in source_names() else None
+        resize = data.image_size is not None or bool(known and known.resize)
         return Shape(channels, size, resize, first="" if known else OF_TRAINING)
 
     @cached_property
     def _placed_model(self) -> nn.Module:
-        on_cpu = self.directory.has_begun and self.spec.device == "cpu"
+        on_cpu = self._configuration is not None and self._configuration.device == "cpu"
         return self.model.to(usable_device("cpu" if on_cpu else "auto"))
 
     @cached_property
     def _encoder(self) -> Encoder | None:
-        """That of a tokenizer; None if the run has none."""
-        if not self.directory.has_begun or self.samples.numbers != "tokens" or self.samples.vocabulary:
+        """The run's tokenizer as an encoder of texts; None if it has none."""
+        spec, samples = self._configuration, self.samples
+        if spec is None or samples.numbers != "tokens" or samples.vocabulary:
             return None
-        path = self.spec.model.options.get("path") if self.spec.model.name == "transformer" else None
-        found = tokenizer_of(self.spec.data.tokenizer or (None if path is None else str(folder_of("path", str(path)))))
-        return None if found is None else lambda texts: found.encode(texts, self.samples.shape[0])
+        path = spec.model.options.get("path") if spec.model.name == "transformer" else None
+        tokenizer = tokenizer_of(spec.data.tokenizer or (None if path is None else str(folder_of("path", str(path)))))
+        return None if tokenizer is None else lambda texts: tokenizer.encode(texts, samples.shape[0])
 
     def _with_known_base(self, module: nn.Module) -> nn.Module:
-        """`module`. Raises InputError if its frozen parameters are not those that adapters were trained on."""
+        """Return `module`. Raises InputError if its frozen parameters are not those that adapters were trained on."""
         known = None if self.settings["adapter"] is None else self.settings["base_hash"]
         if known is not None and (found := frozen_hash(module)) != known:
             raise InputError(
@@ -433,9 +444,9 @@ class StoredRun:
         return module
 
     def digest(self) -> str:
-        """The hexadecimal digits that stand for the settings, the seed and the number of rounds."""
-        if self.directory.has_begun:
-            return self.spec.digest()
+        """Return hexadecimal digits that identify the settings, the seed and the number of rounds."""
+        if self._configuration:
+            return self._configuration.digest()
         return digest([self.settings, self.summary["rounds"]], DIGITS)
 
     def load_into(self, module: nn.Module) -> nn.Module:
@@ -450,7 +461,7 @@ class StoredRun:
         return metrics_frame(self.metrics)
 
     def __repr__(self) -> str:
-        """Method, seed, rounds and accuracy."""
+        """Show method, seed, rounds and accuracy."""
         return f"StoredRun({short_description(self.method, self.seed, self.summary)}, in {self.directory.path})"
 
     @property
@@ -477,7 +488,7 @@ class StoredRun:
 
 
 def remedy(path: Path, old: dict[str, Any], new: dict[str, Any], spec: Experiment) -> str:
-    """What to do if `path` holds the settings `old`, and `new`, which are those of `spec`, are wanted."""
+    """Return advice for a folder `path` that holds the settings `old` in place of `new`, those of `spec`."""
     longer = not difference(old | {"rounds": 0}, new | {"rounds": 0}) and new["rounds"] > old["rounds"]
     if longer and not spec.planned_by_rounds():
         return f"`fedflat resume {path} --rounds {new['rounds']}` extends it"

@@ -39,7 +39,7 @@ MAX_AXES = 8  # of a sample
 MAX_CURVE = 100_000  # points
 MAX_NUMBER = 1e300  # so that a mean is finite
 REQUIRED_COLUMNS = ("t", "gradients", "bytes_down", "bytes_up")  # of metrics.parquet
-SHARES = ("test_accuracy", "validation_accuracy")  # columns of metrics.parquet in [0, 1], which may have empty cells
+SHARES = ("test_accuracy", "validation_accuracy")  # columns of metrics.parquet in [0, 1], whose cells may be empty
 T = TypeVar("T")
 
 
@@ -52,7 +52,7 @@ def _no_control_characters(text: str) -> str:
 
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_no_control_characters)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_no_control_characters)]
-Loss = float  # may be infinite or NaN: so bad a model can still have an accuracy
+Loss = float  # may be infinite or NaN: a diverged model still has an accuracy
 Amount = Annotated[float, Field(ge=0, le=MAX_NUMBER)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Rounds = Annotated[int, Field(ge=1, le=MAX_ROUNDS)]
@@ -95,7 +95,7 @@ class _Numbers(_FilePart):
 
 
 def _plain_table(table: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what `table_of` does not give: a table without a class, or with values that are not plain."""
+    """Refuse tables that `table_of` cannot make: without a class, or with values that are not plain."""
     if not isinstance(table.get(CLASS), str):
         raise ValueError(f"a table needs the name of its {CLASS}")
     for name, value in flattened(table).items():
@@ -114,7 +114,7 @@ Table = Annotated[dict[Key, Any], AfterValidator(_plain_table)]
 
 
 class _Client(_FilePart):
-    """Local training: what pages say of it."""
+    """Local training: the settings that pages show."""
 
     lr: Amount
     lr_decay: Amount
@@ -129,7 +129,7 @@ class _Client(_FilePart):
 
 
 class _Participation(_FilePart):
-    """Who takes part in a round: what pages say of it."""
+    """Participation: the settings that pages show."""
 
     number: int = 1
     share: Share = 1.0
@@ -138,7 +138,7 @@ class _Participation(_FilePart):
 
 
 class _Data(_FilePart):
-    """What is trained on."""
+    """The data set and its partition."""
 
     name: Text
     clients: int = Field(ge=1, le=MAX_CLIENTS)
@@ -146,14 +146,14 @@ class _Data(_FilePart):
 
 
 class _Model(_FilePart):
-    """What is trained."""
+    """The size and type of the model."""
 
     parameters: int = Field(ge=1)
     dtype: Text
 
 
 class _Privacy(_FilePart):
-    """What a private run promises: what pages say of it."""
+    """Differential privacy: the settings that pages show."""
 
     noise: Text
 
@@ -188,7 +188,7 @@ class _Settings(_FilePart):
 
 
 class _Architecture(_FilePart):
-    """What the model of a run that was saved from Python is made with."""
+    """The arguments that build the model of a run that was saved from Python."""
 
     name: Text
     options: dict[Key, Scalar | list[Scalar]]
@@ -211,7 +211,7 @@ class _Summary(_FilePart):
 
 
 def _required(**kinds: Any) -> type[_FilePart]:
-    """A part with these keys, all of which must be there."""
+    """Return a part with these keys, all required."""
     fields: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items()}
     return pydantic.create_model("_FurtherNumbers", __base__=_FilePart, **fields)
 
@@ -253,23 +253,23 @@ def _expected(settings: _Settings) -> set[str]:
     """Return the first of the further numbers that a summary must have with these settings."""
     if settings.privacy is not None:
         return {"epsilon"}
-    # Of another loss there may be no accuracy.
+    # With another loss there may be no accuracy.
     return {"client_accuracy_mean"} if settings.loss == CROSS_ENTROPY.loss else set()
 
 
 def read_architecture(path: Path) -> dict[str, Any] | None:
-    """What the model is made with, in summary.json; None if the file does not say it."""
+    """Read the arguments that the model is built with, from summary.json; None if the file lacks them."""
     content = _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES)))
     return None if content.architecture is None else content.architecture.model_dump()
 
 
 def read_samples(path: Path) -> SampleKind:
-    """Read what samples the model takes, from summary.json."""
+    """Read the kind of samples that the model takes, from summary.json."""
     return _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES))).samples
 
 
 def read_findings(path: Path) -> list[Finding]:
-    """The findings of measures in flatness.json."""
+    """Read the findings of measures in flatness.json."""
     findings = _validated(path, lambda: _FINDINGS.validate_json(read_bytes(path, MAX_JSON_BYTES), strict=True))
     for place, finding in enumerate(findings):
         where, curves = f"{path}: {place}", finding.curves.values()
@@ -287,12 +287,12 @@ def read_findings(path: Path) -> list[Finding]:
 
 
 def read_metrics(path: Path) -> pa.Table:
-    """The table in metrics.parquet: a row for each round, columns of numbers, among them those that all runs have."""
+    """Read metrics.parquet: a row for each round and columns of numbers, with those that all runs have."""
     table = _read_table(path, MAX_ROUNDS, MAX_METRICS)
     missing = [name for name in REQUIRED_COLUMNS if name not in table.column_names]
     if missing:
         raise InputError(f"{path} has no column {missing[0]}")
-    _check_column(path, table, "t", 0, MAX_ROUNDS, whole=True)
+    _check_column(path, table, "t", 0, MAX_ROUNDS, integers=True)
     for name in ("gradients", "bytes_down", "bytes_up"):
         _check_column(path, table, name, 0, MAX_NUMBER)
     for name in SHARES:
@@ -302,16 +302,16 @@ def read_metrics(path: Path) -> pa.Table:
 
 
 def read_counts(path: Path) -> Index:
-    """The samples per client and class, (clients, classes), in partition.parquet."""
+    """Read the samples per client and class, (clients, classes), in partition.parquet."""
     table = _read_table(path, MAX_CLIENTS, MAX_CLASSES)
     for name in table.column_names:
-        _check_column(path, table, name, 0, 2**53, whole=True)
+        _check_column(path, table, name, 0, 2**53, integers=True)
     counts: Index = np.column_stack([column.to_numpy() for column in table.columns])
     return counts
 
 
 def _validated(path: Path, validate: Callable[[], T], *place: str) -> T:
-    """The result of `validate()`. Raises InputError that names the file, and the key below `place`."""
+    """Return `validate()`. Raises InputError that names the file, and the key below `place`."""
     try:
         result: T = parsed(path, validate)
     except InputError as error:
@@ -326,7 +326,7 @@ def _validated(path: Path, validate: Callable[[], T], *place: str) -> T:
 
 
 def _read_table(path: Path, rows: int, columns: int) -> pa.Table:
-    """A parquet file of numbers; the size that it states is checked before its cells are read."""
+    """Read a parquet file of numbers; the size in its header is checked before its cells are read."""
     content = pa.BufferReader(read_bytes(path, MAX_PARQUET_BYTES))
     file = parsed(path, lambda: pq.ParquetFile(content))
     facts, names = file.metadata, file.schema_arrow.names
@@ -341,12 +341,12 @@ def _read_table(path: Path, rows: int, columns: int) -> pa.Table:
 
 
 def _check_column(
-    path: Path, table: pa.Table, name: str, low: float, high: float, whole: bool = False, may_be_empty: bool = False
+    path: Path, table: pa.Table, name: str, low: float, high: float, integers: bool = False, may_be_empty: bool = False
 ) -> None:
     """Raise InputError unless all values of a column, apart from cells that `may_be_empty`, are in [low, high]."""
     column = table[name]
-    if whole and not pa.types.is_integer(column.type):
-        raise InputError(f"{path} is damaged: column {name} has no whole numbers")
+    if integers and not pa.types.is_integer(column.type):
+        raise InputError(f"{path} is damaged: column {name} has no integers")
     if column.null_count and not may_be_empty:
         raise InputError(f"{path} is damaged: column {name} has empty cells")
     if column.null_count == len(column):

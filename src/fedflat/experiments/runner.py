@@ -1,4 +1,4 @@
-"""Carries out runs in folders: a run can be stopped and resumed, and a finished one is not computed again.
+"""Carries out runs in folders: a run can be stopped and resumed, and a finished run is not computed again.
 
 Several ranks carry out one run together, in a folder that all of them can read and rank 0 writes.
 """
@@ -28,8 +28,8 @@ from .spec import RunSpec
 class RunObserver:
     """Hooks that are called while runs are carried out; here they do nothing. Subclasses show or write the progress.
 
-    An observer is in the process that was started, whichever processes carry out the runs, and knows a run by its
-    settings. A `Callback`, whose hooks have the same names, is in the process of one run, and has the simulation.
+    An observer is called in the main process, even if workers carry out the runs, and receives the settings of the run.
+    A `Callback`, whose hooks have the same names, is called in the process of its run, and receives the simulation.
     """
 
     def run_started(self, spec: RunSpec, done: int) -> None:
@@ -49,7 +49,7 @@ class RunObserver:
 
 
 class Forwarding(RunObserver):
-    """Forwards every call of a hook to one function, as the name of the hook and the arguments."""
+    """Forwards every call of a hook to one function, with the name of the hook and its arguments."""
 
     def __init__(self, forward: Callable[..., None]) -> None:
         for hook in (name for name in vars(RunObserver) if not name.startswith("_")):
@@ -78,11 +78,11 @@ def run(
 
     strict: refuse to resume with other versions or other code than the rounds so far, instead of warning.
     ranks: all of them must call this. Rank 0 returns the run, the others None.
-    callbacks: as of a `Simulation`. They are no part of the configuration: a run that one of them has ended is
-    finished. If one raises an error, the round before it is saved, and the run continues from there when it is resumed.
+    callbacks: as of a `Simulation`. They are not part of the configuration: a run that a callback ends is
+    finished. If a callback raises an error, the round is saved first, and the run can be resumed from it.
 
     Raises ValueError if the folder cannot be used, NonFiniteError if training diverges, Interrupted after a signal,
-    when the last full round is on disk, and RankError if a rank is lost. An error of one rank is raised on all.
+    with the last complete round on disk, and RankError if a rank is lost. An error of one rank is raised on all.
     """
     observer = observer if observer and ranks.index == 0 else RunObserver()
     with stop_between_rounds() as request:
@@ -147,7 +147,7 @@ class RunExecution:
                 return
             self._train_with_ranks()
             if ranks.index == 0:
-                # In one process, which has all clients' records from the last checkpoint.
+                # One process can load all clients' records from the last checkpoint.
                 with closing(self._simulation()) as sim:
                     load_newest_checkpoint(sim, directory)
                     self._finish(sim)
@@ -229,10 +229,10 @@ class RunExecution:
 
 
 def load_newest_checkpoint(sim: Simulation, directory: RunDirectory, strict: bool = False) -> None:
-    """Load the newest whole checkpoint of `directory` into `sim`, if there is one, and warn of damaged newer ones.
+    """Load the newest undamaged checkpoint of `directory` into `sim`, if any, and warn of damaged newer ones.
 
-    Raises InputError if all are damaged, or gone after private rounds, or as `Simulation.load` does. Of several ranks,
-    all must call this.
+    Raises InputError if all are damaged, or missing after private rounds, or as `Simulation.load` does. All ranks must
+    call this.
     """
     damaged: list[DamagedError] = []
     for path in reversed(directory.checkpoints):
@@ -242,10 +242,10 @@ def load_newest_checkpoint(sim: Simulation, directory: RunDirectory, strict: boo
             damaged.append(error)
             continue
         if damaged:
-            warnings.warn(f"{damaged[0]}; going on from {path.name} instead", ChangedWarning, stacklevel=2)
+            warnings.warn(f"{damaged[0]}; resuming from {path.name} instead", ChangedWarning, stacklevel=2)
         return
     if damaged:
         raise InputError(
-            f"{damaged[0]}; of {len(damaged)} kept none is whole: to begin again, remove {directory.state}"
+            f"{damaged[0]}; all {len(damaged)} checkpoints are damaged; delete {directory.state} to start over"
         )
     directory.check_nothing_was_released()

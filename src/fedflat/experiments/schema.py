@@ -1,7 +1,7 @@
 """The parts of a configuration: sections, and objects that are made of tables.
 
-A table becomes an object by its class, whose own check is the only one of its values. What is done here is what a file
-or a flag needs besides: names of classes, types of numbers, and messages that begin with the key.
+The class of an object checks its values. This module adds what a file or a flag needs: names of classes, types of
+numbers, and messages that begin with the key.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _none_is_a_word(cls, table: Any) -> Any:
-        """Read `share = "none"`, which files have where nothing at all would be the default."""
+        """Read `share = "none"` as no value, because in a file a missing key means the default."""
         if not isinstance(table, dict):
             return table
         optional = {name for name, field in cls.model_fields.items() if field.annotation in OPTIONAL_NUMBERS}
         return {name: None if _is_none(value) and name in optional else value for name, value in table.items()}
 
     def values(self) -> dict[str, Any]:
-        """Return keys and values; sections and objects inside stay what they are."""
+        """Return keys and values; sections and objects inside are not converted."""
         return {name: getattr(self, name) for name in type(self).model_fields}
 
     def table(self) -> dict[str, Any]:
-        """Return the section as a file has it."""
+        """Return the section as a table for a TOML file."""
         table: dict[str, Any] = file_table(self)
         return table
 
@@ -77,7 +77,7 @@ class Named:
     name: str
     fields: Table  # an object that has a name of its own is a Named
     choice: Choice = dataclasses.field(repr=False, compare=False)
-    made: Any = None  # the object; None where code that it needs could not be run when it was read
+    made: Any = None  # the object; None if it needs code that was not allowed to run
 
     def __getattr__(self, key: str) -> Any:
         """Return the value of a field."""
@@ -87,7 +87,7 @@ class Named:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the object could be made: otherwise it needs code that was not to be run."""
+        """Whether the object was built; if not, it needs code that was not allowed to run."""
         return self.made is not None
 
     @property
@@ -104,19 +104,19 @@ class Named:
         return {"name": self.name, **self.fields}
 
     def names(self) -> list[str]:
-        """Return the name, and after it those of objects inside, such as a method that another one is around."""
+        """Return the name, then the names of objects inside, such as the method inside a wrapper."""
         inside = (value.names() if isinstance(value, Named) else [str(value["name"])] for value in self.fields.values()
                   if isinstance(value, Named) or (isinstance(value, Mapping) and "name" in value))  # fmt: skip
         return [self.name, *(name for names in inside for name in names)]
 
     @property
     def full_name(self) -> str:
-        """All names in one: it tells a method inside another one from the same one inside a third."""
+        """All names, joined: it distinguishes the same method inside different wrappers."""
         return "-".join(self.names())
 
     @property
     def label(self) -> str:
-        """The full name, without the module or file of a class that is outside this package: `SWA-FedSAM`."""
+        """The full name, without the modules or files of classes outside this package: `SWA-FedSAM`."""
         return "-".join(map(short_name, self.names()))
 
 
@@ -130,13 +130,13 @@ class Member:
 
 
 class _Part:
-    """What the annotation of a field says about the objects that it holds; pydantic calls `build`."""
+    """The annotation of a field that holds objects; pydantic calls `build`."""
 
     build: Callable[[Any], Any]
 
     @property
     def members(self) -> list[Member]:
-        """The classes that a name, if there is one, chooses from."""
+        """The possible classes of the object."""
         raise NotImplementedError
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
@@ -166,22 +166,22 @@ class ObjectOf(_Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choice(_Part):
-    """A field whose `name` chooses one of some dataclasses; the other keys are the fields of that class.
+    """A field whose `name` chooses a dataclass; the other keys are the fields of that class.
 
-    Case, `-` and `_` of names do not matter. The name alone is accepted in place of a table.
+    Case, `-` and `_` of names do not matter. A name is accepted in place of a table.
     """
 
     classes: Mapping[str, Any]
     default: str  # the name of a table without one
-    point: ExtensionPoint | None = None  # what a class outside this package has to be, if any is accepted
-    common: type[Any] | None = None  # a field of this type holds an object that has a name, too,
-    inside: Choice | None = None  # which is one of these
-    outer: tuple[str, ...] = ()  # names that are refused, because they go around another one themselves
+    point: ExtensionPoint | None = None  # the kind of classes outside this package, if they are accepted
+    common: type[Any] | None = None  # a field of this type holds another object with a name,
+    inside: Choice | None = None  # chosen from these
+    outer: tuple[str, ...] = ()  # names of wrappers, which are refused inside another one
 
     def build(self, value: Any) -> Named:
         """Return the object with its name. Raises InputError, a FieldError where one key is wrong.
 
-        A reference to code that may not be run is kept as it is, and its keys are not checked.
+        A reference to code that may not be run is kept, and its keys are not checked.
         """
         if isinstance(value, Named):
             return value
@@ -191,7 +191,7 @@ class Choice(_Part):
         if known:
             return self._named(known, self.classes[known], given)
         if isinstance(name, str) and (outer := matching(name, self.outer)):
-            raise InputError(f"{outer} goes around another one itself, and cannot be inside one")
+            raise InputError(f"{outer} is a wrapper itself, and cannot be inside another one")
         if self.point is None or not is_outside(name, self.point):
             raise InputError(f"unknown name {_shown(name)}; known are {', '.join(self.classes)}"
                              f"{suggestion(name, self.classes)}")  # fmt: skip
@@ -218,7 +218,7 @@ class Choice(_Part):
         return value
 
     def _named(self, name: str, cls: Any, given: Table) -> Named:
-        """Return an object of `cls`; the fields beside an object whose code may not be run are checked all the same."""
+        """Build an object of `cls`; its fields are checked even if an object inside needs code that may not run."""
         values = _converted(cls, given, self)
         inside = {key: value for key, value in values.items() if isinstance(value, Named)}
         is_loaded = all(value.is_loaded for value in inside.values())
@@ -237,7 +237,7 @@ class Choice(_Part):
 
 
 def members_of(kind: Any) -> list[Member]:
-    """Return the sections and classes that a field, or a type, may hold; of a list, those that its entries may be."""
+    """Return the sections and classes that a field or type may hold; for a list, those of its entries."""
     if isinstance(kind, FieldInfo):
         parts = [one for one in kind.metadata if isinstance(one, _Part)]
         return parts[0].members if parts else members_of(kind.annotation)
@@ -269,9 +269,9 @@ def errors_at(key: str) -> Iterator[None]:
 
 
 def _converted(cls: Any, given: Table, choice: Choice | None) -> dict[str, Any]:
-    """Return the arguments of `cls` that a table gives; one that has a name of its own, by a `choice`, is a Named.
+    """Return the arguments of `cls` in a table; an object chosen by name is a Named.
 
-    Raises FieldError for an unknown key, and for one that is missing.
+    Raises FieldError for an unknown or a missing key.
     """
     types, fields = field_types(cls), {field.name: field for field in dataclasses.fields(cls) if field.init}
     for key in given:
@@ -290,14 +290,14 @@ def _converted(cls: Any, given: Table, choice: Choice | None) -> dict[str, Any]:
 
 
 def _nested(choice: Choice | None, kind: Any) -> Choice | None:
-    """Return the choice of a field of type `kind` of one of the classes of `choice`, if it has a name of its own."""
+    """Return the choice for a field of type `kind` of a class of `choice`, if that field holds a named object."""
     return choice.inside if choice is not None and kind is choice.common else None
 
 
 def _as_type(kind: Any, value: Any) -> Any:
-    """Return `value` as the type of its field, if a file or flag spells it as another one: 1 or "0.5" for a float.
+    """Convert `value` to the type of its field, if a file or flag spells it differently: 1 or "0.5" for a float.
 
-    A value of which nothing can be made stays as it is, and the class refuses it.
+    A value that cannot be converted is returned unchanged, and the class refuses it.
     """
     if _is_none(value) and kind in OPTIONAL_NUMBERS:
         return None
@@ -334,9 +334,9 @@ def _infos(cls: Any, choice: Choice | None) -> dict[str, FieldInfo]:
 
 
 def file_table(value: Any) -> Any:
-    """Return a part of a configuration as a file has it: without keys that have no value.
+    """Return a part of a configuration for a TOML file: without keys that have no value.
 
-    A field of a class that has no value says "none" if the default is another one.
+    A field without a value is "none" if its default has one.
     """
     if isinstance(value, list | tuple):
         return [file_table(one) for one in value]

@@ -1,7 +1,7 @@
-"""Choosing hyper-parameters by validation samples: of the runs of a study, the best settings of each method.
+"""Chooses the best settings of each method among the runs of a study, by accuracy on validation samples.
 
-The settings of a method and of its local training are chosen; data, partition, model and everything else make the
-problem for which they are chosen. The test set is not looked at.
+The settings of a method and of its local training are chosen; data, partition, model and all other settings define
+the problem they are chosen for. The test set is not used.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..rounds.settings import settings_key
-from .labels import variants
 from .run_directory import StoredRun
+from .settings_tables import variants
 from .spec import Experiment, RunSpec, StudySpec
 from .statistics import MeanEstimate, mean_estimate
 from .tuning_spec import CHOSEN
@@ -32,41 +32,41 @@ class Candidate:
 class RankedSettings:
     """The settings of one method on one problem, best first."""
 
-    problem: str  # what distinguishes it from the study's other problems; empty if there is one
+    problem: str  # what distinguishes it from the study's other problems; empty if there are none
     candidates: tuple[Candidate, ...]
 
     @property
     def best(self) -> Candidate:
-        """The candidate with the best mean; of equal ones, the first of the study."""
+        """The candidate with the best mean; ties are broken by the order in the study."""
         return self.candidates[0]
 
 
 def choices(runs: Sequence[StoredRun]) -> list[RankedSettings]:
-    """The choice for each problem and method of finished runs.
+    """Rank the settings of each method of finished runs, for each problem.
 
-    A candidate is compared by the mean over its seeds of the mean validation accuracy at the last evaluations (`last`).
+    Candidates are ranked by the mean over their seeds of the mean validation accuracy at the last evaluations (`last`).
     Raises InputError for runs without validation samples, and for candidates with different seeds.
     """
     specs = [run.directory.spec() for run in runs]
     problems = _grouped([_without(spec, (*CHOSEN, "seed")) for spec in specs])
     names = variants([_without(specs[places[0]], (*CHOSEN, "seed")) for places in problems])
-    found = []
+    rankings = []
     for name, places in zip(names, problems, strict=True):
         methods: dict[str, list[int]] = {}
         for place in places:
             methods.setdefault(specs[place].method.full_name, []).append(place)
-        found += [RankedSettings(name, _ranked(own, specs, runs)) for own in methods.values()]
-    return found
+        rankings += [RankedSettings(name, _ranked(own, specs, runs)) for own in methods.values()]
+    return rankings
 
 
 def chosen_study(chosen: Sequence[RankedSettings]) -> StudySpec:
-    """The study of the best settings of each method on one problem, with the same seeds."""
+    """Return the study of the best settings of each method on one problem, with the same seeds."""
     seeds = sorted(run.seed for run in chosen[0].best.runs)
     return study_of([choice.best.spec for choice in chosen], chosen[0].best.spec, seeds)
 
 
 def study_of(runs: Sequence[RunSpec], shared: Experiment, seeds: Sequence[int]) -> StudySpec:
-    """The study of the methods of `runs`, with their settings and those of their clients; all else is `shared`."""
+    """Return the study of the methods and client settings of `runs`; all other settings are those of `shared`."""
     own = {run.method.full_name: vars(run.client) for run in runs}
     first = vars(runs[0].client)
     same = {name: value for name, value in first.items() if all(client[name] == value for client in own.values())}
@@ -85,7 +85,7 @@ def _without(spec: RunSpec, names: Sequence[str]) -> dict[str, object]:
 
 
 def _grouped(tables: Sequence[dict[str, object]]) -> list[list[int]]:
-    """The places of equal tables, in the order of their first."""
+    """Group equal tables; return the positions of each group, in the order of first appearance."""
     groups: dict[str, list[int]] = {}
     for place, table in enumerate(tables):
         groups.setdefault(settings_key(table), []).append(place)
@@ -93,29 +93,29 @@ def _grouped(tables: Sequence[dict[str, object]]) -> list[list[int]]:
 
 
 def _ranked(places: Sequence[int], specs: Sequence[RunSpec], runs: Sequence[StoredRun]) -> tuple[Candidate, ...]:
-    """The candidates among the runs of one method on one problem, best first."""
-    found = []
+    """Return the candidates among the runs of one method on one problem, best first."""
+    candidates = []
     for group in _grouped([_without(specs[place], ("seed",)) for place in places]):
         own = [places[i] for i in group]
         values = [validation_accuracy(runs[place], specs[place].last) for place in own]
-        found.append(Candidate(specs[own[0]], tuple(runs[place] for place in own), mean_estimate(values)))
-    seeds = {tuple(sorted(run.seed for run in candidate.runs)) for candidate in found}
+        candidates.append(Candidate(specs[own[0]], tuple(runs[place] for place in own), mean_estimate(values)))
+    seeds = {tuple(sorted(run.seed for run in candidate.runs)) for candidate in candidates}
     if len(seeds) > 1:
         raise InputError(
-            f"{found[0].spec.method.label}: some settings have seeds {max(seeds, key=len)} and others "
+            f"{candidates[0].spec.method.label}: some settings have seeds {max(seeds, key=len)} and others "
             f"{min(seeds, key=len)}; finish the study first (`fedflat resume`)"
         )
-    return tuple(sorted(found, key=lambda candidate: -candidate.validation.mean))
+    return tuple(sorted(candidates, key=lambda candidate: -candidate.validation.mean))
 
 
 def validation_accuracy(run: StoredRun, last: int) -> float:
-    """The mean of a run's last validation accuracies. Raises InputError if it has no validation samples."""
+    """Return the mean of a run's last validation accuracies. Raises InputError if it has no validation samples."""
     names = run.metrics.column_names
     column = run.metrics["validation_accuracy"].to_pylist() if "validation_accuracy" in names else []
     values = [value for value in column if value is not None]
     if not values:
         raise InputError(
             f"{run.directory.path} has no validation samples to choose by; set data.validation, e.g. to 0.1, and train "
-            "again: the test set is not for choosing"
+            "again: settings are not chosen by the test set"
         )
     return mean_estimate(values[-last:]).mean

@@ -57,18 +57,16 @@ from ..rounds.privacy.accountant import Privacy
 from ..rounds.run_model import InitialModel
 from ..rounds.settings import digest, settings_key
 from .config_errors import check_bounds, short_repr, validated
-from .grid import SettingsGrid, checked_grid
-from .labels import variants
-from .merging import merged, nested
 from .schema import Choice, Named, ObjectOf, Section, errors_at, table_of
+from .settings_tables import SettingsGrid, checked_grid, merged, nested, variants
 
-MAX_FILE_BYTES = 2**24  # of a configuration; a million clients in listed cohorts have 12 million
-ALL_CLIENTS = 1.0  # the default of a `Simulation`, in whose place privacy has a rate
-MAX_ROUNDS = 999_999  # checkpoints are named with six digits and found in the order of their names
-MAX_CLIENTS = 2**31 - 1  # the client of a sample is kept in 32 bits
+MAX_FILE_BYTES = 2**24  # of a configuration; listed cohorts of a million clients take 12 million bytes
+ALL_CLIENTS = 1.0  # the default of a `Simulation`; with privacy, its rate decides who takes part
+MAX_ROUNDS = 999_999  # names of checkpoints have six digits
+MAX_CLIENTS = 2**31 - 1  # the client of a sample is stored in 32 bits
 MAX_STORE_MEGABYTES = 10**9  # a petabyte, so that bytes fit in 50 bits
-MAX_RUNS = 10_000  # of a study; each has a folder
-DIGITS = 16  # of a digest that names a folder
+MAX_RUNS = 10_000  # runs of a study; each has a folder
+DIGITS = 16  # hexadecimal digits of a digest in a folder's name
 
 if TYPE_CHECKING:
     from torch import nn
@@ -77,7 +75,7 @@ if TYPE_CHECKING:
 
 
 def _method_choice(wrapped: Choice | None = None) -> Choice:
-    """Return the choice of a method; without `wrapped`, of one that another one can go around."""
+    """Return the choice of a method; without `wrapped`, of methods that can be inside a wrapper."""
     outer = tuple(name for name, cls in all_methods().items() if issubclass(cls, Wrapper))
     classes = {name: cls for name, cls in all_methods().items() if wrapped or name not in outer}
     return Choice(classes, "FedAvg", METHODS, Method, wrapped, () if wrapped else outer)
@@ -89,47 +87,47 @@ CLIENT = ObjectOf(Client)
 
 
 def from_flag(value: Any) -> Any:
-    """A flag's text as the number, list or table that it spells, in JSON or TOML; other values unchanged."""
+    """Parse a flag's text as a number, list or table in JSON or TOML; return any other value unchanged."""
     for read in (json.loads, lambda text: parse_toml(f"value = {text}")["value"]) if isinstance(value, str) else ():
         try:
-            found = read(value)
+            parsed = read(value)
         except RecursionError as error:
             raise InputError("nested too deep") from error
         except ValueError:
             continue
-        check_bounds(found)
-        return found
+        check_bounds(parsed)
+        return parsed
     return value
 
 
 def _model_option(value: Any) -> Any:
-    """An option of a model: a number, a text, true, false, or a list of these."""
-    if not all(isinstance(one, bool | int | float | str) for one in (value if isinstance(value, list) else [value])):
+    """Check an option of a model: a number, a text, true, false, or a list of these."""
+    if not all(isinstance(x, bool | int | float | str) for x in (value if isinstance(value, list) else [value])):
         raise InputError(f"an option is a number, a text, true or false, or a list of these, got {short_repr(value)}")
     return value
 
 
 class ParticipationSection(Section):
-    """Who takes part: one of `share`, `number`, `bernoulli` and `cohorts`, and what may go wrong."""
+    """Who takes part: one of `share`, `number`, `bernoulli` and `cohorts`, and failures of clients."""
 
-    share: float | None = Field(None, gt=0, le=1, description="of the clients, each round")
-    number: int | None = Field(None, ge=1, description="of clients, each round")
-    bernoulli: float | None = Field(None, gt=0, le=1, description="chance of every client, independently")
+    share: float | None = Field(None, gt=0, le=1, description="share of the clients in each round")
+    number: int | None = Field(None, ge=1, description="number of clients in each round")
+    bernoulli: float | None = Field(None, gt=0, le=1, description="probability of every client, independently")
     cohorts: list[list[int]] | None = Field(None, description="the clients of every round")
-    dropouts: float = Field(0.0, ge=0, lt=1, description="chance of a client of a cohort never to answer")
-    stragglers: float = Field(0.0, ge=0, lt=1, description="chance of one to take a random part of its steps")
-    held_out: float = Field(0.0, ge=0, lt=1, description="share of the clients that never take part, to evaluate on")
+    dropouts: float = Field(0.0, ge=0, lt=1, description="probability that a sampled client does not reply")
+    stragglers: float = Field(0.0, ge=0, lt=1, description="probability of a client to take a random part of its steps")
+    held_out: float = Field(0.0, ge=0, lt=1, description="share of the clients that only evaluate, and never train")
 
     def rule(self) -> Participation:
-        """The participation. Raises InputError unless exactly one key says who takes part."""
+        """Return the participation. Raises InputError unless exactly one key says who takes part."""
         given: list[Any] = [value for value in (self.share, self.number, self.cohorts) if value is not None]
         given += [] if self.bernoulli is None else [Bernoulli(self.bernoulli)]
         if len(given) != 1:
             raise InputError("participation needs one of share, number, bernoulli and cohorts")
-        found = as_rule(given[0])
+        rule = as_rule(given[0])
         if self.held_out:
-            found = HeldOut(found, self.held_out)
-        return Unreliable(found, self.dropouts, self.stragglers) if self.dropouts or self.stragglers else found
+            rule = HeldOut(rule, self.held_out)
+        return Unreliable(rule, self.dropouts, self.stragglers) if self.dropouts or self.stragglers else rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +159,7 @@ class ModelSection(Section):
 
 
 class Experiment(Section):
-    """The settings that a run and a study have in common."""
+    """The settings that runs and studies share."""
 
     data: Annotated[DataSection, ObjectOf(DataSection)] = DataSection()
     data_dir: str | None = Field(default=None, description="folder with the data sets; default $FEDFLAT_DATA")
@@ -170,17 +168,17 @@ class Experiment(Section):
     )
     model: ModelSection = ModelSection()
     adapter: Annotated[Named, Choice({"lora": LoRA}, "lora")] | None = Field(
-        default=None, description="adapters that are trained in place of the model, see docs/howto/adapters.md"
+        default=None, description="train adapters in place of the model, see docs/howto/adapters.md"
     )
     privacy: Annotated[Privacy, ObjectOf(Privacy)] | None = Field(
         default=None, description="client-level differential privacy, see docs/privacy.md"
     )
     client: Annotated[Client, CLIENT] = Client()
     guard: Annotated[Guard, ObjectOf(Guard)] | None = Field(
-        default=None, description="bounds on what one client can do to the mean, see docs/guards.md"
+        default=None, description="limits on the influence of one client on the mean, see docs/guards.md"
     )
     attack: Annotated[Attack, ObjectOf(Attack)] | None = Field(
-        default=None, description="what a share of the clients does to the mean, an experiment, see docs/guards.md"
+        default=None, description="simulated attackers among the clients, see docs/guards.md"
     )
     rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS, description="communication rounds")
     participation: Any = Field(
@@ -188,33 +186,33 @@ class Experiment(Section):
         description="share of the clients, number per round, list of cohorts, or a table of share, number or bernoulli "
         "with dropouts, stragglers and held_out, e.g. {share = 0.2, dropouts = 0.1}",
     )
-    weights: Literal["uniform", "samples"] = Field(default="uniform", description="of the clients in the mean")
+    weights: Literal["uniform", "samples"] = Field(default="uniform", description="weights of the clients in the mean")
     loss: Literal["cross-entropy", "multi-label", "regression"] = Field(
-        default="cross-entropy", description="what is minimised; the other two are for a folder of your own"
+        default="cross-entropy", description="loss to minimise; the last two need a data folder of your own"
     )
     device: str = Field(default="auto", description="auto, cpu, cuda, ...")
-    dtype: Literal["float32", "float64"] = Field(default="float32", description="of parameters and data")
+    dtype: Literal["float32", "float64"] = Field(default="float32", description="type of parameters and data")
     precision: Literal["fp32", "bf16"] = Field(
         default="fp32",
-        description="of training gradients; bf16 is autocast: faster on some hardware, doubtful for small rho",
+        description="of training gradients; bf16 is autocast: faster on some hardware, too coarse for small rho",
     )
     executor: Literal["auto", "sequential", "stacked", "compiled", "graphed"] = Field(
         default="auto", description="how clients are run"
     )
     workers: Any = Field(
-        default="auto", description="processes that train clients side by side on the CPU; they change no result"
+        default="auto", description="processes that train clients in parallel on the CPU; no result depends on them"
     )
     eval_every: int = Field(default=1, ge=1, description="rounds between evaluations on the test set")
-    last: int = Field(default=10, ge=1, description="evaluations at the end that the reported accuracy is the mean of")
+    last: int = Field(default=10, ge=1, description="the reported accuracy is the mean of this many last evaluations")
     targets: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
-        default=[], description="accuracies whose first round, and cost until then, is reported"
+        default=[], description="accuracies; the first round that reaches each, and its cost, are reported"
     )
     checkpoint_every: int = Field(default=25, ge=1, description="rounds between checkpoints")
     store_megabytes: int = Field(
         default=2048,
         ge=0,
         le=MAX_STORE_MEGABYTES,
-        description="memory for what clients keep; a file where it may be more",
+        description="memory for the records of clients; larger records are kept in a file",
     )
     flatness: list[Annotated[Named, MEASURE]] = Field(
         default=list(LIGHT),
@@ -222,14 +220,14 @@ class Experiment(Section):
         description="measures of the final model, see `fedflat flatness --list`",
     )
     probes: list[Annotated[Named, MEASURE]] = Field(
-        default=[], description="measures during training, which they do not change"
+        default=[], description="measures during training; they do not change it"
     )
     probe_every: int = Field(default=10, ge=1, description="rounds between probes")
 
     @model_validator(mode="before")
     @classmethod
     def _measures_of_private_runs_are_asked_for(cls, table: Any) -> Any:
-        """With privacy no measure is taken by default: measures look at clients' samples."""
+        """Take no measures by default with privacy, because they use clients' samples."""
         has_privacy = isinstance(table, dict) and table.get("privacy") is not None
         return {"flatness": [], **table} if has_privacy else table
 
@@ -237,8 +235,10 @@ class Experiment(Section):
     def _privacy_says_who_takes_part(self) -> Self:
         given = type(self).model_fields["participation"].default
         if self.privacy is not None and self.participation != given:
-            raise InputError(f"participation = {self.participation!r} does not go with privacy, whose clients take "
-                             "part independently with the chance privacy.rate; leave participation out")  # fmt: skip
+            raise InputError(
+                f"participation = {self.participation!r} cannot be combined with privacy, whose clients take part "
+                "independently with probability privacy.rate; leave participation out"
+            )
         return self
 
     @field_validator("loss", mode="before")
@@ -261,9 +261,9 @@ class Experiment(Section):
 
     @classmethod
     def read(cls, path: Path) -> dict[str, Any]:
-        """The table in a TOML file; files of code that it names are beside it, unless their paths are absolute.
+        """Read the table in a TOML file; relative paths of code that it names start at its folder.
 
-        Raises InputError, naming the file, if it cannot be read, or SHA256SUMS beside it has another digest of it.
+        Raises InputError, naming the file, if it cannot be read, or if its digest is not the one in SHA256SUMS.
         """
         check_listed(path)
         try:
@@ -273,28 +273,28 @@ class Experiment(Section):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The configuration in a TOML file. Raises InputError, naming file or field."""
+        """Load the configuration in a TOML file. Raises InputError, naming file or field."""
         return validated(cls, cls.read(path))
 
     def classes_and_shape(self) -> tuple[int, tuple[int, ...]]:
-        """The number of classes, and the shape of a sample."""
+        """Return the number of classes and the shape of a sample."""
         known = self.known_data
         return known.classes, known.sample_shape(self.sample_format)
 
     @property
     def known_data(self) -> FileDataset | BundledDataset | FoundDataset:
-        """What is known of the data set before it is split."""
+        """The description of the data set; no sample is read."""
         how = Labelling(self.data.labels, self.data.class_names)
         return described(self.data.name, self.data_dir, self.sample_format, self.task, how)
 
     @property
     def sample_format(self) -> SampleFormat:
-        """What tells the shape of samples."""
+        """The settings that decide the shape of samples."""
         return SampleFormat(self.data.image_size, self.data.text_length)
 
     @property
     def tokenizer(self) -> str | None:
-        """The folder of the tokenizer of texts: the one that is named, else the model's own."""
+        """The folder of the tokenizer of texts: the one in `data`, else the model's own."""
         path = self.model.options.get("path")
         own = self.model.name == "transformer" and path and len(self.classes_and_shape()[1]) == 1
         return self.data.tokenizer or (str(folder_of("path", str(path))) if own else None)
@@ -305,38 +305,38 @@ class Experiment(Section):
         return LOSSES[self.loss].kind
 
     def to_toml(self) -> str:
-        """All settings, defaults included, as TOML; keys without a value are left out."""
+        """Return all settings, defaults included, as TOML; keys without a value are left out."""
         return tomli_w.dumps(self.table())
 
     def digest(self) -> str:
-        """The hexadecimal digits in names of folders. Whether two configurations are one is told by `settings_key`."""
+        """Return hexadecimal digits for names of folders; equality of configurations is decided by `settings_key`."""
         return digest(self.decisive(), DIGITS)
 
     def decisive(self) -> dict[str, Any]:
-        """Every setting that the results depend on; files of code by their names, whatever folder they are in.
+        """Return every setting that the results depend on; files of code by their names, without folders.
 
-        A folder of data is one of them if its files are the user's own.
+        `data_dir` is one of them if the files are the user's own.
         """
         ignored = {"checkpoint_every", "data_dir", "store_megabytes", "targets", "workers"}
         ignored -= {"data_dir"} if is_folder(self.data.name) else set()
         table = with_names(self.model_dump(exclude=ignored), portable)
         if self.data.tokenizer is None:
-            table["data"].pop("tokenizer", None)  # it is not in the table of a set from outside
+            table["data"].pop("tokenizer", None)  # as if it were not set
         return table
 
     @abstractmethod
     def method_sections(self) -> list[Named]:
-        """The methods of the runs."""
+        """Return the methods of the runs."""
 
     def planned_by_rounds(self) -> str | None:
-        """The label of a method whose runs cannot get more rounds than were planned, if there is one."""
+        """Return the label of a method whose runs cannot get more rounds than planned, if there is one."""
         if self.privacy is not None and self.privacy.noise_multiplier is None:
-            return f"{self.method_sections()[0].label} with so much noise"
+            return f"{self.method_sections()[0].label} with noise for a given epsilon"
         loaded = (one for one in self.method_sections() if one.is_loaded)
         return next((one.label for one in loaded if one.object.depends_on_rounds), None)
 
     def outside_names(self) -> dict[str, ExtensionPoint]:
-        """The names of everything that is not in this package, with what each of them stands for."""
+        """Return the names of everything outside this package, with the kind of each."""
         named = {self.partition.name: PARTITIONS, self.model.name: MODELS, self.data.name: SOURCES}
         named |= {one.name: MEASURES for one in (*self.flatness, *self.probes)}
         named |= {name: METHODS for one in self.method_sections() for name in one.names()}
@@ -344,7 +344,7 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _own_files_have_names_of_their_own(self) -> Self:
-        """Folders of runs are named without the folder of a file: two of one name would share them."""
+        """Refuse two files of code with one name, because names of runs' folders have no folders of files."""
         known: dict[str, str] = {}
         for name in self.outside_names():
             other = known.setdefault(portable(name), name)
@@ -353,19 +353,19 @@ class Experiment(Section):
         return self
 
     def code(self) -> dict[str, dict[str, str]]:
-        """The file and its SHA-256 of everything that is not in this package, by name without a folder.
+        """Return the file and its SHA-256 of everything outside this package, by name without a folder.
 
         Raises InputError if code may not be run here.
         """
         origins = {portable(name): origin(name, point) for name, point in self.outside_names().items()}
-        return {name: vars(found) for name, found in origins.items() if found is not None}
+        return {name: vars(file) for name, file in origins.items() if file is not None}
 
 
 NAMED = ("data", "flatness", "method", "methods", "model", "partition", "probes")  # keys whose value names something
 
 
 def with_names(table: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
-    """`table` with `change` applied to every name of a method, model, data set, partition or measure."""
+    """Return `table` with `change` applied to every name of a method, model, data set, partition or measure."""
 
     def changed(value: Any) -> Any:
         if isinstance(value, str):
@@ -373,7 +373,7 @@ def with_names(table: dict[str, Any], change: Callable[[str], str]) -> dict[str,
         if isinstance(value, list):
             return [changed(one) for one in value]
         if isinstance(value, dict) and isinstance(value.get("name"), str):
-            # A field without a value is not in a file, from which an outside class is read without its fields.
+            # A class outside this package is read without its fields, and files have no fields without a value.
             kept = {k: x for k, x in value.items() if x is not None or not is_reference(value["name"])}
             inside = {k: changed(x) for k, x in kept.items() if isinstance(x, dict) and "name" in x}
             return {**kept, **inside, "name": change(value["name"])}
@@ -386,8 +386,8 @@ class RunSpec(Experiment):
     """One run: one method, one seed."""
 
     method: Annotated[Named, METHOD] = Field(default_factory=dict, validate_default=True)
-    seed: int = Field(default=0, ge=0, description="of partition, initial weights, cohorts and batches")
-    _variant: str = PrivateAttr(default="")  # what distinguishes it from other runs of its method in a study
+    seed: int = Field(default=0, ge=0, description="seed of partition, initial weights, cohorts and batches")
+    _variant: str = PrivateAttr(default="")  # settings that distinguish it from other runs of its method in a study
 
     @model_validator(mode="after")
     def _method_fits(self) -> Self:
@@ -404,7 +404,7 @@ class RunSpec(Experiment):
 
     @property
     def title(self) -> str:
-        """The label for people, which also says what distinguishes the run from others of its study."""
+        """The label for people, with the settings that distinguish the run from others of its study."""
         return f"{self.method.label}({self._variant})-seed{self.seed}" if self._variant else self.label
 
     @property
@@ -413,22 +413,24 @@ class RunSpec(Experiment):
         return {"float32": torch.float32, "float64": torch.float64}[self.dtype]
 
     def module(self) -> nn.Module:
-        """The initial model, which depends on the data set's shape and classes, and the seed; no samples are needed."""
+        """Build the initial model for the data set's shape and classes and the seed; no samples are read."""
         return self.module_for(*self.classes_and_shape())
 
     def module_for(self, classes: int, shape: tuple[int, ...]) -> nn.Module:
-        """The initial model, with its adapters if it has any, for samples of this `shape`."""
+        """Build the initial model, with its adapters if it has any, for samples of this `shape`."""
         adapter = None if self.adapter is None else self.adapter.object
         return InitialModel(
             self.model.name, classes, shape, self.seed, self.model.options, self.torch_dtype, adapter
         ).module()
 
     def build(self, store_folder: Path | None = None, ranks: Ranks = ALONE) -> Simulation:
-        """The simulation that these settings describe; it may keep a file of clients' records in `store_folder`.
+        """Build the simulation of these settings; it may keep a file of clients' records in `store_folder`.
 
         Raises ValueError, naming the setting, for a combination that cannot work.
         """
-        from ..engine.simulation import Simulation  # whoever only lists or checks settings needs no engine
+        from ..engine.simulation import (
+            Simulation,  # imported here, because listing and checking settings needs no engine
+        )
 
         sim = Simulation(
             model=self.model.name,
@@ -463,9 +465,9 @@ class RunSpec(Experiment):
 
 
 def distinct_seeds(seeds: list[int]) -> list[int]:
-    """`seeds`. Raises InputError unless they are different whole numbers from 0."""
+    """Return `seeds`. Raises InputError unless they are different integers from 0."""
     if len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise InputError("seeds must be different whole numbers from 0")
+        raise InputError("seeds must be different integers from 0")
     return seeds
 
 
@@ -477,13 +479,14 @@ class StudySpec(Experiment):
     )
     seeds: list[int] = Field(default=[0, 1, 2], min_length=1, description="one run per method and seed")
     client_of: dict[str, dict[str, Any]] = Field(
-        default={}, description="client settings of one method, over [client], e.g. {FedDyn = {lr_decay = 0.9995}}"
+        default={},
+        description="client settings of one method, which override [client], e.g. {FedDyn = {lr_decay = 0.9995}}",
     )
-    protocol: Protocol = Field(default="last", description="which accuracy the table shows")
+    protocol: Protocol = Field(default="last", description="the accuracy that the table shows")
     grid: dict[str, Any] = Field(
         default={},
-        description="lists of values to run every combination of, by key: "
-        "method.rho for every method with that field, FedSAM.rho for one, client.lr, partition.alpha, ...",
+        description="lists of values by key; every combination is run: "
+        "method.rho for every method with that field, FedSAM.rho for one method, client.lr, partition.alpha, ...",
     )
 
     @model_validator(mode="before")
@@ -517,10 +520,10 @@ class StudySpec(Experiment):
     @field_validator("client_of")
     @classmethod
     def _known_methods(cls, table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        for name, values in table.items():  # of two spellings of one name the later one goes over the other
-            found[_method_name(name)] = {**found.get(_method_name(name), {}), **values}
-        return found
+        by_method: dict[str, dict[str, Any]] = {}
+        for name, values in table.items():  # the later one of two spellings of one name overrides the other
+            by_method[_method_name(name)] = {**by_method.get(_method_name(name), {}), **values}
+        return by_method
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -542,14 +545,14 @@ class StudySpec(Experiment):
         return self.methods
 
     def runs(self) -> list[RunSpec]:
-        """Every run of the study, seed after seed; runs with equal settings are one."""
+        """Return every run of the study, seed after seed; runs with equal settings are one."""
         points = SettingsGrid(self.grid, self.methods).points()
         first = (self._run(method, values, self.seeds[0]) for method, values in points)
         distinct = with_variants(list({settings_key(run.decisive()): run for run in first}.values()))
         return [run.model_copy(update={"seed": seed}) for seed in self.seeds for run in distinct]
 
     def _check_points(self) -> None:
-        """Raise InputError for a point of the grid that cannot be, and for two of one method that are the same run."""
+        """Raise InputError for an invalid point of the grid, and for two points of one method that are the same run."""
         known: dict[tuple[int, str], str] = {}
         for method, values in SettingsGrid(self.grid, self.methods).points():
             run, point = self._run(method, values, self.seeds[0]), settings_key(values)
@@ -558,7 +561,7 @@ class StudySpec(Experiment):
                 raise InputError(f"grid: {other} and {point} are the same run of {method.label}; leave one of them out")
 
     def _run(self, method: Named, values: dict[str, Any], seed: int) -> RunSpec:
-        """The run at one point of the grid. Raises InputError, naming the key, for a value that cannot be."""
+        """Return the run at one point of the grid. Raises InputError, naming the key, for an invalid value."""
         shared = {name: getattr(self, name) for name in Experiment.model_fields if name != "client"}
         settings = {**shared, "client": self._client_for(method), "method": method, "seed": seed}
         if not values:
@@ -571,7 +574,7 @@ class StudySpec(Experiment):
             raise InputError(f"grid: {str(error).removeprefix('grid.')}") from error
 
     def _client_for(self, method: Named) -> Client:
-        """The client settings of one method."""
+        """Return the client settings of one method."""
         keys = (method.full_name, "-".join(map(portable, method.names())), method.name)
         own = next((self.client_of[key] for key in keys if key in self.client_of), None)
         if own is None:
@@ -582,7 +585,7 @@ class StudySpec(Experiment):
 
 
 def with_variants(runs: list[RunSpec]) -> list[RunSpec]:
-    """`runs`, each of which knows what distinguishes it from the others of its method."""
+    """Return `runs`, each with the settings that distinguish it from the others of its method."""
     methods: dict[str, list[RunSpec]] = {}
     for run in runs:
         methods.setdefault(run.method.full_name, []).append(run)
@@ -594,16 +597,16 @@ def with_variants(runs: list[RunSpec]) -> list[RunSpec]:
 
 
 def _method_name(name: str) -> str:
-    """The full name of a method, as sections have it, from what a user wrote. Raises InputError for an unknown one."""
+    """Return the full name of a method, as sections have it, from a user's spelling. Raises InputError if unknown."""
     if is_reference(name):
         return name
-    around = (known for known, cls in all_methods().items() if issubclass(cls, Wrapper))
-    outer = next((one for one in around if name.lower().startswith(f"{one.lower()}-")), None)
+    wrappers = (known for known, cls in all_methods().items() if issubclass(cls, Wrapper))
+    outer = next((wrapper for wrapper in wrappers if name.lower().startswith(f"{wrapper.lower()}-")), None)
     return f"{outer}-{_method_name(name[len(outer) + 1 :])}" if outer else find(name).__name__
 
 
 def _check_method(section: Named, weights: str, rounds: int | None) -> None:
-    """Raise InputError if a method cannot have such weights, or not be planned for so many rounds.
+    """Raise InputError if a method does not support these weights or this number of rounds.
 
     Code that may not be run here is not checked.
     """
@@ -614,7 +617,7 @@ def _check_method(section: Named, weights: str, rounds: int | None) -> None:
 
 
 def federated_data(spec: RunSpec) -> FederatedData:
-    """The data of a run, split over its clients; all methods of a study share one copy."""
+    """Return the data of a run, split over its clients; all methods of a study share one copy."""
     options = table_of(spec.data)
     name, clients = options.pop("name"), options.pop("clients")
     options["tokenizer"] = spec.tokenizer
@@ -627,12 +630,12 @@ def federated_data(spec: RunSpec) -> FederatedData:
 def load_once(
     name: str, clients: int, scheme: Partition, seed: int, data_dir: str | None, options: tuple[tuple[str, Any], ...]
 ) -> FederatedData:
-    """`fedflat.data.load`, whose result is kept for as long as the process lives."""
+    """Return `fedflat.data.load`, cached for the lifetime of the process."""
     return load(name, clients, scheme, seed, data_dir, **dict(options))
 
 
 def participation_of(value: Any) -> Participation:
-    """The participation that a configuration describes. Raises InputError if it describes none."""
+    """Return the participation that a configuration describes. Raises InputError for an invalid one."""
     if isinstance(value, dict):
         return validated(ParticipationSection, value).rule()
     return as_rule(value)

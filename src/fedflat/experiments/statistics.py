@@ -1,9 +1,9 @@
 """Paired statistics over seeds.
 
-An accuracy on n test samples is a multiple of 1 / n, as if rounded: an error of the variance 1 / (12 n^2), that of a
-difference is 1 / (6 n^2). The error may be the same in every seed, such as of models that hardly differ, so that more
-seeds need not reduce it. So the standard error of a mean difference is that of the seeds, but at least 1 / (sqrt(6) n):
-two seeds with equal differences are no proof, and an interval is at least 1.6 / n wide.
+An accuracy on n test samples is a multiple of 1 / n: a rounding error with the variance 1 / (12 n^2), and 1 / (6 n^2)
+for a difference. Models that hardly differ may have the same error in every seed, which more seeds do not reduce. So
+the standard error of a mean difference is that over the seeds, but at least 1 / (sqrt(6) n): two seeds with equal
+differences prove nothing, and an interval is at least 1.6 / n wide.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class Difference:
 
 
 def mean_estimate(values: Sequence[float]) -> MeanEstimate:
-    """Mean and sample standard deviation of `values`, of which there must be at least one."""
+    """Return the mean and the sample standard deviation of one or more `values`."""
     a = np.asarray(values, dtype=float)
-    with np.errstate(all="ignore"):  # a loss may be infinite, and so is its mean then
+    with np.errstate(all="ignore"):  # a loss may be infinite, and then its mean is, too
         return MeanEstimate(float(a.mean()), float(a.std(ddof=1)) if len(a) > 1 else None, len(a))
 
 
 def paired_difference(values: dict[int, float], baseline: dict[int, float], samples: float = inf) -> Difference | None:
-    """`values - baseline` over the seeds that both have; None if there is no such seed.
+    """Compare `values` with `baseline` over the seeds that both have; None if there is no such seed.
 
-    samples: of the test set that these are accuracies on, which bound how well they are known; inf for exact numbers.
+    samples: number of test samples of the accuracies, which limits their precision; inf for exact numbers.
     """
     seeds = sorted(values.keys() & baseline.keys())
     if not seeds:

@@ -1,30 +1,76 @@
-"""Carries out studies in folders: every method with every seed, one run after another or several in parallel."""
+"""Carries out studies in folders: every method with every seed, in sequence or in parallel.
+
+`study` and `load_run` are the interface for Python: `fedflat.study` and `fedflat.load_run`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
-from ..core.errors import InputError, NonFiniteError
+from ..core.errors import ChangedWarning, InputError, NonFiniteError
+from ..core.object_references import allow_code
+from ..core.plain_numbers import takes_numbers
 from ..engine.ranks import is_launched
-from ..files import locked, make_folder, sweep
+from ..files import flush_folder, locked, make_folder, sweep, system_errors
 from ..rounds.checksums import Checksums
 from ..rounds.device import usable_device
+from .config_errors import validated
 from .interrupt import StopRequest, stop_between_rounds
 from .parallel import ParallelRuns, Runs
 from .run_directory import RunDirectory, StoredRun, difference, remedy
-from .runner import RunExecution, RunObserver
-from .spec import RunSpec, StudySpec
+from .runner import RunExecution, RunObserver, load_newest_checkpoint
+from .settings_tables import merged
+from .spec import Experiment, RunSpec, StudySpec
 
 Jobs = int | Literal["auto"]
 EXTENSIBLE = ("methods", "seeds", "protocol", "grid")  # settings that may change when a study is extended
+Spec = TypeVar("Spec", bound=Experiment)
 
 
+def load_run(folder: str | Path) -> StoredRun:
+    """Open the finished run in a folder of `fedflat run`, of a study (runs/NAME), or of `Run.save`.
+
+    It has `metrics` (a pyarrow table; `to_pandas()`), `summary`, `settings`, `flatness`, `counts`, `model` and `spec`.
+    Nothing is unpickled, and code that the folder names, such as my.py:MyModel, is run only inside
+    `fedflat.allow_code()`. Raises InputError if there is no finished run, and for a damaged file.
+    """
+    return StoredRun.open(Path(folder))
+
+
+@takes_numbers
 def study(
+    file: str | Path | None = None,
+    *,
+    out: str | Path,
+    jobs: Jobs = 1,
+    strict: bool = False,
+    observer: RunObserver | None = None,
+    **settings: Any,
+) -> list[StoredRun]:
+    """Carry out a study as `fedflat compare` does, and return its finished runs, which `fedflat.compare` compares.
+
+    file: a TOML file, which `settings` override. settings: its keys, as values, dictionaries or objects, e.g.
+    `methods=["fedavg", ff.methods.FedSAM(rho=0.05)], partition=ff.Dirichlet(alpha=0.1), client=ff.Client(lr=0.1),
+    data={"name": "digits", "clients": 20}, rounds=50, seeds=[0, 1, 2], grid={"client.lr": [0.1, 0.3]}`.
+    out: the folder; finished runs in it are not computed again. jobs: runs at a time, or "auto"; scripts need no main
+    guard. observer: its methods are called with the progress.
+
+    Raises InputError as the command does, Interrupted after Ctrl-C (finished rounds are saved), and NonFiniteError if
+    every run diverges. Code that file or settings name is run.
+    """
+    with allow_code():
+        table = Experiment.read(Path(file)) if file is not None else {}
+        spec = validated(StudySpec, merged(StudySpec, table, settings))
+        return carry_out_study(spec, Path(out), observer, jobs, strict)
+
+
+def carry_out_study(
     spec: StudySpec, path: Path, observer: RunObserver | None = None, jobs: Jobs = 1, strict: bool = False
 ) -> list[StoredRun]:
     """Carry out every run of `spec` below the folder `path` and return those that finished.
@@ -43,15 +89,15 @@ def study(
 def carry_out_studies(
     specs: Mapping[Path, StudySpec], observer: RunObserver | None = None, jobs: Jobs = 1, strict: bool = False
 ) -> list[list[StoredRun]]:
-    """Carry out the runs of several studies, by folder, and return those of each that finished; otherwise as `study`.
+    """Carry out several studies, by folder, as `carry_out_study` does; return the finished runs of each.
 
     The runs of all studies are one queue, so that no process waits for the last run of a study. Raises NonFiniteError
     if no run of some study finished.
     """
     if is_launched():
-        raise InputError("a study is carried out by one process, with --jobs by several; torchrun is for `fedflat run`")
-    runs = [[(one, run_directory(one, path)) for one in spec.runs()] for path, spec in specs.items()]
-    queue = [one for some in runs for one in some]
+        raise InputError("torchrun is for `fedflat run`; a study runs in one process, or with --jobs in several")
+    runs = [runs_of(spec, path) for path, spec in specs.items()]
+    queue = [run for runs_of_study in runs for run in runs_of_study]
     check_folders(queue)
     number = min(number_of_jobs(jobs, spec.device, len(queue)) for spec in specs.values())
     with ExitStack() as locks, stop_between_rounds() as request:
@@ -59,7 +105,10 @@ def carry_out_studies(
             locks.enter_context(writing_study(path))
             begin_study(spec, path)
         failures = carry_out_all(queue, number, observer or RunObserver(), request, strict)
-    finished = [[StoredRun.open(directory.path) for _, directory in some if directory.is_finished] for some in runs]
+    finished = [
+        [StoredRun.open(directory.path) for _, directory in runs_of_study if directory.is_finished]
+        for runs_of_study in runs
+    ]
     if failures and not all(finished):
         raise failures[-1]
     return finished
@@ -75,13 +124,13 @@ def carry_out_all(
 
 
 def number_of_jobs(jobs: Jobs, device: str, runs: int) -> int:
-    """How many of `runs` are carried out at a time. Raises InputError if `jobs` is neither `auto` nor at least 1."""
+    """Return the number of `runs` at a time. Raises InputError if `jobs` is neither `auto` nor at least 1."""
     if jobs == "auto":
         most = torch.get_num_threads() if usable_device(device).type == "cpu" else 1
     elif isinstance(jobs, int) and not isinstance(jobs, bool) and jobs >= 1:
         most = jobs
     else:
-        raise InputError(f"jobs must be 'auto' or a whole number of at least 1, got {jobs!r}")
+        raise InputError(f"jobs must be 'auto' or an integer of at least 1, got {jobs!r}")
     return min(most, runs)
 
 
@@ -98,12 +147,24 @@ def _one_by_one(runs: Runs, observer: RunObserver, request: StopRequest, strict:
 
 
 def run_directory(spec: RunSpec, study_path: Path) -> RunDirectory:
-    """The folder of one run of a study; the same settings always give the same folder."""
+    """Return the folder of one run of a study; the same settings always have the same folder."""
     return RunDirectory(study_path / "runs" / f"{spec.label}-{spec.digest()}")
 
 
+def runs_of(spec: StudySpec, path: Path) -> Runs:
+    """Return the runs of a study and their folders."""
+    return [(run, run_directory(run, path)) for run in spec.runs()]
+
+
+def check_finished(runs: Runs) -> None:
+    """Raise InputError if the folder of a finished run holds another run."""
+    for spec, directory in runs:
+        if directory.is_finished:
+            directory.check_same_run(spec)
+
+
 def check_folders(runs: Runs) -> None:
-    """Raise InputError if two different runs have one folder, whose name is made of a digest."""
+    """Raise InputError if two different runs have the same folder, whose name has a digest."""
     known: dict[Path, RunSpec] = {}
     for spec, directory in runs:
         other = known.setdefault(directory.path, spec)
@@ -132,10 +193,9 @@ def begin_study(spec: StudySpec, path: Path) -> None:
 
 
 def check_study_folder(spec: StudySpec, path: Path) -> None:
-    """Raise InputError for a folder that holds a run, a search, or another study of which a run has begun.
+    """Raise InputError for a folder that holds a run, a search, or another study with a run that has begun.
 
-    A study is another one if its settings other than methods, seeds, grid and protocol differ: it may be extended by
-    these.
+    Methods, seeds, grid and protocol may differ: a study may be extended by these.
     """
     if (path / "config.toml").exists():
         raise InputError(f"--out {path} holds a run; choose another folder for a study")
@@ -154,50 +214,111 @@ def write_study(spec: StudySpec, path: Path) -> None:
 
 
 def load_study(path: Path) -> StudySpec:
-    """The configuration of the study in the folder `path`. Raises InputError if it is missing or damaged."""
+    """Load the configuration of the study in the folder `path`. Raises InputError if it is missing or damaged."""
     return StudySpec.load(Checksums(path, required=True).check("study.toml"))
 
 
 def default_folder(spec: StudySpec) -> Path:
-    """The folder of a study that no file gives a name: one for all that extend each other."""
+    """Return the folder of a study without a file, the same for all studies that extend each other."""
     plain = StudySpec()
     return Path("runs") / f"compare-{spec.model_copy(update={x: getattr(plain, x) for x in EXTENSIBLE}).digest()}"
 
 
 def _fixed(spec: StudySpec) -> dict[str, Any]:
-    """The settings that all studies in one folder have in common."""
+    """Return the settings that all studies in one folder share."""
     return {name: value for name, value in spec.decisive().items() if name not in EXTENSIBLE}
 
 
 def runs_in_folder(spec: StudySpec, path: Path) -> tuple[list[StoredRun], int]:
-    """Return the finished runs in the folder of a study, and how many others are planned or begun there.
+    """Return the finished runs in the folder of a study, and the number of others that are planned or begun.
 
-    These are those of `spec`, and what it was before it was extended or given other methods, seeds or a grid. Raises
-    InputError for another run in the place of one of `spec`, and if none is finished.
+    Besides the runs of `spec`, these are the runs of earlier versions of the study, with other methods, seeds or grids.
+    Raises InputError if the folder of a run of `spec` holds another run, or if no run is finished.
     """
-    planned = {run_directory(one, path).path: one for one in spec.runs()}
-    earlier = [folder for folder in sorted(path.glob("runs/*")) if folder not in planned]
-    directories = [RunDirectory(folder) for folder in [*planned, *earlier]]
-    finished = [one for one in directories if one.is_finished]
-    for one in finished:
-        if one.path in planned:
-            one.check_same_run(planned[one.path])
-    if not finished:
-        raise InputError(f"{path} holds no finished run; continue the study with `fedflat resume {path}`")
-    unfinished = sum(not one.is_finished and (one.path in planned or one.has_begun) for one in directories)
-    return [StoredRun(one) for one in finished], unfinished
+    planned = runs_of(spec, path)
+    check_finished(planned)
+    folders = dict.fromkeys(directory.path for _, directory in planned)
+    earlier = [folder for folder in sorted(path.glob("runs/*")) if folder not in folders]
+    directories = [RunDirectory(folder) for folder in [*folders, *earlier]]
+    unfinished = sum(not one.is_finished and (one.path in folders or one.has_begun) for one in directories)
+    return _finished(directories, path), unfinished
 
 
 def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:
-    """A study's configuration and its finished runs. Raises InputError if `path` holds none, or other runs."""
+    """Return a study's configuration and its finished runs. Raises InputError if `path` holds none, or other runs."""
     if (path / "tune.toml").exists():
-        raise InputError(f"{path} holds a search, which has chosen already: its winners are in winners.toml")
+        raise InputError(f"{path} holds a search; the settings that it chose are in winners.toml")
     spec = load_study(path)
-    directories = [(one, run_directory(one, path)) for one in spec.runs()]
-    finished = [(one, directory) for one, directory in directories if directory.is_finished]
-    for one, directory in finished:
-        directory.check_same_run(one)
-    runs = [StoredRun(directory) for _, directory in finished]
+    runs = runs_of(spec, path)
+    check_finished(runs)
+    return spec, _finished([directory for _, directory in runs], path)
+
+
+def _finished(directories: Sequence[RunDirectory], path: Path) -> list[StoredRun]:
+    """Return the finished runs of the study in the folder `path`. Raises InputError if there are none."""
+    runs = [StoredRun(directory) for directory in directories if directory.is_finished]
     if not runs:
         raise InputError(f"{path} holds no finished run; continue the study with `fedflat resume {path}`")
-    return spec, runs
+    return runs
+
+
+def with_rounds(spec: Spec, rounds: int) -> Spec:
+    """Return `spec` with this number of `rounds`. Raises InputError if it is not allowed."""
+    return validated(type(spec), spec.table() | {"rounds": rounds})
+
+
+def extend_run(directory: RunDirectory, rounds: int, strict: bool = False) -> RunSpec:
+    """Set the number of `rounds` of the run in `directory`, finished or not; no round is computed here.
+
+    Its summary, model and flatness are removed, because the model is no longer final. Raises InputError, and changes
+    nothing, if the run has at least as many rounds, or cannot be resumed: its checkpoints are damaged, too few cohorts
+    are listed, or, with `strict`, versions or code have changed.
+    """
+    spec = directory.spec()
+    longer = _with_more(spec, rounds, directory.path)
+    with directory.writing():
+        _check_resumable(longer, directory, strict)
+        directory.reopen(longer)
+    return longer
+
+
+def extend_study(path: Path, rounds: int, strict: bool = False) -> StudySpec:
+    """Set the number of `rounds` of the study in `path` and extend the runs that have begun; no round is computed.
+
+    If the process is killed in between, the same call completes it. Raises InputError as `extend_run` does.
+    """
+    spec = load_study(path)
+    if "rounds" in spec.grid:
+        raise InputError(f"--rounds {rounds}: the grid of {path} has the rounds of each run; change the grid")
+    longer = _with_more(spec, rounds, path)
+    with writing_study(path):
+        for before, after in zip(spec.runs(), longer.runs(), strict=True):
+            old, new = run_directory(before, path), run_directory(after, path)
+            if not old.has_begun or new.path.exists():
+                continue
+            old.check_same_run(before, any_rounds=True)
+            if old.spec().rounds < rounds:
+                extend_run(old, rounds, strict)
+            with system_errors(old.path, "renamed"):
+                old.path.rename(new.path)
+                flush_folder(new.path.parent)
+        write_study(longer, path)
+    return longer
+
+
+def _with_more(spec: Spec, rounds: int, path: Path) -> Spec:
+    if rounds <= spec.rounds:
+        raise InputError(f"--rounds {rounds}: {path} already has {spec.rounds} rounds; give a larger number")
+    if label := spec.planned_by_rounds():
+        raise InputError(f"--rounds {rounds}: {label} depends on the planned {spec.rounds} rounds, so "
+                         f"{path} cannot get more; start a new run with --out")  # fmt: skip
+    return with_rounds(spec, rounds)
+
+
+def _check_resumable(spec: RunSpec, directory: RunDirectory, strict: bool) -> None:
+    """Raise InputError unless the newest undamaged checkpoint can be loaded for `spec`."""
+    if directory.is_finished and not directory.checkpoints:
+        raise InputError(f"{directory.path} cannot be extended: it has no checkpoint")
+    with closing(spec.build(directory.state)) as sim, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ChangedWarning)  # the run warns when it is resumed
+        load_newest_checkpoint(sim, directory, strict)

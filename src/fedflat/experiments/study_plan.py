@@ -1,6 +1,6 @@
-"""What a study will cost before anything of it is trained: its runs, their hours, memory and disk.
+"""Estimates what a study will cost before it is trained: hours, memory and disk of its runs.
 
-A run of each kind takes some steps on trial, or is carried out if it is short; the others are taken to be as fast.
+One run of each kind is timed over some trial steps, or carried out if it is short; the others are assumed as fast.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from .budget import TIMED_STEPS, RunBudget, Speed, median_seconds, peak_bytes, r
 from .run_directory import RunDirectory
 from .runner import run as carry_out
 from .spec import RunSpec, StudySpec
-from .studies import check_folders, check_study_folder, run_directory
+from .studies import check_finished, check_folders, check_study_folder, runs_of
 
-SHORT = 1.0  # seconds of a run that is tried whole: of longer ones start, files and measures are a small part
+SHORT = 1.0  # seconds; shorter runs are carried out, because start, files and measures take much of their time
 MOST_TRIALS = 12  # each builds a simulation, and takes some seconds
-SMALL_FILES = 50_000  # bytes of the files of a run whose size depends on no model, at most a round's row below
-ROW_BYTES = 1_000  # of a round in metrics.parquet and in each checkpoint, at most
+SMALL_FILES = 50_000  # bytes of a run's files whose size does not depend on the model, without the rows of rounds
+ROW_BYTES = 1_000  # at most, of a round in metrics.parquet and in each checkpoint
 
 
 @dataclass(frozen=True)
 class TrialCost:
-    """What a run on trial took."""
+    """The measured cost of a trial."""
 
     title: str  # of the run
     speed: Speed
     state_bytes: int  # of the server, once
-    peak_bytes: int | None  # of this process; None where the system does not say it
-    fixed: float = 0.0  # seconds of a run besides; zero where a run takes much longer than that
+    peak_bytes: int | None  # of this process; None where the system does not report it
+    fixed: float = 0.0  # seconds for start, files and measures; zero for long runs
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a study, and what it is expected to cost."""
+    """One run of a study and its expected cost."""
 
     spec: RunSpec
     directory: RunDirectory
     budget: RunBudget
-    trial: TrialCost  # of its kind, or of the nearest one
+    trial: TrialCost  # of its kind, or of a similar run
     finished: bool  # in the folder already
 
     @property
     def seconds(self) -> float:
-        """Of what is left, in one process; a run that has begun counts whole."""
+        """The time that is left in one process; a run that has begun counts in full."""
         return 0.0 if self.finished else training_seconds(self.budget, self.trial.speed) + self.trial.fixed
 
     @property
     def disk_bytes(self) -> int:
-        """The most that its folder will have: model, the checkpoints that are kept, and small files."""
+        """The largest size of its folder: model, kept checkpoints, and small files."""
         kept = min(KEPT, -(-self.spec.rounds // self.spec.checkpoint_every))
         model = self.budget.parameters * self.spec.torch_dtype.itemsize
         states = kept * (self.trial.state_bytes + self.budget.client_state_bytes)
@@ -70,23 +70,20 @@ class PlannedRun:
 
 
 def study_plan(spec: StudySpec, path: Path) -> list[PlannedRun]:
-    """What each run of `spec` will cost in the folder `path`; nothing is trained, and nothing is written.
+    """Estimate what each run of `spec` will cost in the folder `path`, which is not written.
 
-    Raises InputError as `studies.study` does, for a folder that holds anything else.
+    Raises InputError as `studies.carry_out_study` does, for a folder that holds anything else.
     """
     check_study_folder(spec, path)
-    runs = [(one, run_directory(one, path)) for one in spec.runs()]
+    runs = runs_of(spec, path)
     check_folders(runs)
-    finished = [directory.is_finished for _, directory in runs]
-    for (one, directory), is_finished in zip(runs, finished, strict=True):
-        if is_finished:
-            directory.check_same_run(one)
-    costs = _costs(one for one, _ in runs)
-    return [PlannedRun(*run, *cost, done) for run, cost, done in zip(runs, costs, finished, strict=True)]
+    check_finished(runs)
+    costs = _costs(run for run, _ in runs)
+    return [PlannedRun(*run, *cost, run[1].is_finished) for run, cost in zip(runs, costs, strict=True)]
 
 
 def seconds_of(runs: Iterable[PlannedRun], jobs: int = 1) -> float:
-    """Of what is left of `runs`, `jobs` at a time: each begins as soon as one before it has ended."""
+    """Return the time that is left for `runs`, `jobs` at a time: each begins as soon as a job is free."""
     ends = [0.0] * jobs
     for run in runs:
         heapreplace(ends, ends[0] + run.seconds)
@@ -94,7 +91,7 @@ def seconds_of(runs: Iterable[PlannedRun], jobs: int = 1) -> float:
 
 
 def _costs(runs: Iterable[RunSpec]) -> Iterator[tuple[RunBudget, TrialCost]]:
-    """The budget of each run, and the trial of its kind; after `MOST_TRIALS` that of its method, or else the first."""
+    """Yield the budget of each run and the trial of its kind; after `MOST_TRIALS`, of its method or the first run."""
     budgets, of_kind, of_method = dict[str, RunBudget](), dict[str, TrialCost](), dict[str, TrialCost]()
     for run in runs:
         kind, method, table = _kind(run), run.method.full_name, run.decisive()
@@ -102,18 +99,21 @@ def _costs(runs: Iterable[RunSpec]) -> Iterator[tuple[RunBudget, TrialCost]]:
             with closing(run.build()) as sim:
                 tried = trial_cost(run, sim)
             of_kind[kind] = of_method[method] = replace(tried, fixed=_fixed_seconds(run, tried.speed))
-        work = settings_key(table | {"client": table["client"] | {"lr": None}})  # step sizes change none
+        work = settings_key(table | {"client": table["client"] | {"lr": None}})  # step sizes do not change the budget
         budgets[work] = budgets.get(work) or run_budget(run)
         yield budgets[work], of_kind.get(kind) or of_method.get(method) or next(iter(of_kind.values()))
 
 
 def training_seconds(budget: RunBudget, speed: Speed) -> float:
-    """Return what the gradients and evaluations of a run take, without its measures and checkpoints."""
+    """Return the seconds of the gradients and evaluations of a run, without measures and checkpoints."""
     return budget.gradients * speed.gradient + budget.evaluated_samples * speed.evaluation
 
 
 def _fixed_seconds(run: RunSpec, speed: Speed) -> float:
-    """What a short run takes besides: it is carried out twice, in folders that are removed; the first has imports."""
+    """Measure the seconds of a short run beyond its gradients and evaluations, in a temporary folder.
+
+    It is carried out twice, because the first time includes imports.
+    """
     known = training_seconds(run_budget(run), speed)
     if known > SHORT:
         return 0.0
@@ -125,7 +125,7 @@ def _fixed_seconds(run: RunSpec, speed: Speed) -> float:
 
 
 def _kind(run: RunSpec) -> str:
-    """What the time of a gradient depends on."""
+    """Return a key of the settings that the time of a gradient depends on."""
     data = {name: value for name, value in vars(run.data).items() if name != "clients"}
     own = [run.adapter and run.adapter.values(), run.client.batch_size]
     shared = [getattr(run, name) for name in ("device", "dtype", "precision", "executor", "loss")]
@@ -133,7 +133,7 @@ def _kind(run: RunSpec) -> str:
 
 
 def trial_cost(run: RunSpec, sim: Simulation) -> TrialCost:
-    """Measure what some steps of the largest clients of a simulation take, and an evaluation."""
+    """Measure the time of a gradient of the largest clients of a simulation, and of an evaluation."""
     peak = peak_bytes(sim)
     with one_thread(sim.device):  # as in a round
         trial = Trial(sim.executor, sim.trial_cohort, TIMED_STEPS)

@@ -1,7 +1,7 @@
-"""Searches the hyper-parameters of several methods, with one budget for all, by the accuracy on validation samples.
+"""Searches the hyper-parameters of several methods, with equal budgets, by accuracy on validation samples.
 
-Successive halving: every configuration is trained for the first number of rounds; the best of each method go on to the
-next number; the best one after the last number is chosen. The test set is not looked at.
+Successive halving: every configuration is trained for the first number of rounds; the best of each method are trained
+to the next number; the best one after the last number is chosen. The test set is not used.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from typing import Any
 from ..core.errors import InputError
 from ..files import locked, make_folder, sweep
 from ..rounds.checksums import Checksums
-from .extension import extend_run, with_rounds
 from .interrupt import StopRequest, stop_between_rounds
-from .ledger import CURVES, LEDGER, Ledger, Tried, going_on, ranked
+from .ledger import CURVES, LEDGER, Ledger, Tried, ranked, survivors
 from .run_directory import RunDirectory, difference
 from .runner import RunObserver
 from .selection import study_of
 from .spec import Experiment, RunSpec, StudySpec
-from .studies import Jobs, carry_out_all, check_folders, number_of_jobs
+from .studies import Jobs, carry_out_all, check_folders, extend_run, number_of_jobs, with_rounds
 from .tuning_spec import Configuration, TuningSpec
 
 SETTINGS, WINNERS = "tune.toml", "winners.toml"
-OF_COMPARISON = {"flatness", "probes", "rounds", "seeds"}  # settings that no trial has
+OF_COMPARISON = {"flatness", "probes", "rounds", "seeds"}  # settings of the comparison, which trials do not use
 
 
 @dataclass(frozen=True)
@@ -46,41 +45,44 @@ class Tuned:
     def given(self) -> tuple[Tried, Tried]:
         """The file's own settings at the last step they reached, and the winner at that step."""
         for step in reversed(self.steps):
-            found = {one.number: one for one in step}
-            if 0 in found:
-                return found[0], found[self.winner.number]
+            by_number = {tried.number: tried for tried in step}
+            if 0 in by_number:
+                return by_number[0], by_number[self.winner.number]
         raise AssertionError("the first step has every configuration")
 
     @property
     def ties(self) -> list[int]:
-        """After how many rounds some of equally good configurations went on, so that their numbers decided which."""
-        went_on = [{one.number for one in step} for step in self.steps[1:]] + [{self.winner.number}]
-        found = []
-        for step, numbers in zip(self.steps, went_on, strict=True):
-            worst = min(one.score for one in step if one.number in numbers)
-            if any(one.score == worst for one in step if one.number not in numbers and not one.diverged):
-                found.append(step[0].rounds)
-        return found
+        """The numbers of rounds after which a tie was broken by draw order, and some of the tied were dropped."""
+        kept = [{tried.number for tried in step} for step in self.steps[1:]] + [{self.winner.number}]
+        ties = []
+        for step, numbers in zip(self.steps, kept, strict=True):
+            worst = min(tried.score for tried in step if tried.number in numbers)
+            if any(tried.score == worst for tried in step if tried.number not in numbers and not tried.diverged):
+                ties.append(step[0].rounds)
+        return ties
 
 
 def tune(
     spec: TuningSpec, path: Path, observer: RunObserver | None = None, jobs: Jobs = 1, strict: bool = False
 ) -> list[Tuned]:
-    """Carry out the search in the folder `path`, from where it was, and write its ledger, curves and winners.
+    """Carry out or resume the search in the folder `path`, and write its ledger, curves and winners.
 
-    jobs, strict: as of `studies.study`. A configuration that diverges is the worst. Raises InputError if the folder
-    holds another search, or if all configurations of a method have diverged, and Interrupted after a signal.
+    jobs, strict: as for `studies.carry_out_study`. A configuration that diverges is the worst. Raises InputError if the
+    folder holds another search, or if all configurations of a method have diverged, and Interrupted after a signal.
     """
-    number_of_jobs(jobs, spec.device, 1)  # refused before there is a folder
+    number_of_jobs(jobs, spec.device, 1)  # refuses a wrong number before the folder is made
     with _writing(spec, path), stop_between_rounds() as request:
         ledger = Ledger(path, spec)
         entries = ledger.read()
-        going = [spec.configurations_of(method) for method in spec.methods]
+        remaining = [spec.configurations_of(method) for method in spec.methods]
         for rounds in spec.tune.rounds:
             if rounds not in {one.rounds for one in entries}:
-                entries += _step(ledger, going, rounds, observer or RunObserver(), request, jobs, strict)
+                entries += _step(ledger, remaining, rounds, observer or RunObserver(), request, jobs, strict)
                 ledger.write(entries)
-            going = [_best(spec, place, some, _at(entries, place, rounds)) for place, some in enumerate(going)]
+            remaining = [
+                _best(spec, place, configurations, _at(entries, place, rounds))
+                for place, configurations in enumerate(remaining)
+            ]
         ledger.write_curves(entries)
         found = result(spec, entries)
         text = winning_study(spec, found).to_toml()
@@ -97,7 +99,7 @@ def result(spec: TuningSpec, entries: Sequence[Tried]) -> list[Tuned]:
 
 
 def planned_runs(spec: TuningSpec, path: Path) -> list[RunSpec]:
-    """List as many runs as are left, to estimate the time; which configurations remain is not known."""
+    """List as many runs as are left, to estimate the time; it is not yet known which configurations these are."""
     done = {one.rounds for one in Ledger(path, spec).read()}
     runs: list[RunSpec] = []
     for method in spec.methods:
@@ -108,7 +110,7 @@ def planned_runs(spec: TuningSpec, path: Path) -> list[RunSpec]:
 
 
 def winning_study(spec: TuningSpec, found: Sequence[Tuned]) -> StudySpec:
-    """Return the comparison of the winners, by the seeds and for the rounds that the file gives for it."""
+    """Return the study that compares the winners, with the seeds and rounds of the file."""
     winners = [Configuration(method, one.winner.number, one.winner.values)
                for method, one in zip(spec.methods, found, strict=True)]  # fmt: skip
     return study_of([spec.trial(winner, spec.seeds[0], spec.rounds) for winner in winners], spec, spec.seeds)
@@ -146,41 +148,43 @@ def _writing(spec: TuningSpec, path: Path) -> Iterator[None]:
 
 
 def comparable(spec: Experiment) -> dict[str, Any]:
-    """Return the settings of a search, or of its winners, without those of the comparison, which may change."""
+    """Return the settings of a search or its winners, without those of the comparison, which may change."""
     return {name: value for name, value in spec.decisive().items() if name not in OF_COMPARISON}
 
 
 def _step(
     ledger: Ledger,
-    going: Sequence[Sequence[Configuration]],
+    remaining: Sequence[Sequence[Configuration]],
     rounds: int,
     observer: RunObserver,
     request: StopRequest,
     jobs: Jobs,
     strict: bool,
 ) -> list[Tried]:
-    """Train the configurations that are `going`, by method, up to `rounds` rounds."""
-    trials = ledger.spec.trials([one for some in going for one in some], rounds)
+    """Train the `remaining` configurations, by method, up to `rounds` rounds."""
+    trials = ledger.spec.trials([one for configurations in remaining for one in configurations], rounds)
     runs = [(trial, ledger.directory(trial)) for trial in trials]
     check_folders(runs)
     for trial, directory in runs:
         if directory.has_begun:
             directory.check_same_run(trial, any_rounds=True)
-            if directory.spec().rounds < rounds:  # finished, or killed while it was prolonged
-                _prolong(directory, rounds, strict)
+            if directory.spec().rounds < rounds:  # finished, or killed while it was extended
+                _extend(directory, rounds, strict)
     left = [(trial, directory) for trial, directory in runs if not _is_longer(directory, rounds)]
     number = number_of_jobs(jobs, ledger.spec.device, len(left) or 1)
     carry_out_all(left, number, observer, request, strict)
-    return [ledger.entry(place, one, rounds) for place, some in enumerate(going) for one in some]
+    return [
+        ledger.entry(place, one, rounds) for place, configurations in enumerate(remaining) for one in configurations
+    ]
 
 
 def _is_longer(directory: RunDirectory, rounds: int) -> bool:
-    """Tell whether a trial has finished more rounds; its ledger was lost, and its first rounds are the same."""
+    """Tell whether a trial has finished more rounds, after its ledger was lost; its first rounds are the same."""
     return directory.is_finished and directory.spec().rounds > rounds
 
 
-def _prolong(directory: RunDirectory, rounds: int, strict: bool) -> None:
-    """Make a trial one of more rounds; if it has no checkpoint any more, it begins anew."""
+def _extend(directory: RunDirectory, rounds: int, strict: bool) -> None:
+    """Give a trial more rounds; without a checkpoint it starts over."""
     if directory.checkpoints:
         extend_run(directory, rounds, strict)
     else:
@@ -196,9 +200,9 @@ def _best(
     spec: TuningSpec, place: int, configurations: Sequence[Configuration], tried: Sequence[Tried]
 ) -> list[Configuration]:
     """Return the configurations of the method at `place` that remain. Raises InputError if all have diverged."""
-    numbers = going_on(tried, spec.tune.one_in)
+    numbers = survivors(tried, spec.tune.one_in)
     if not numbers:
-        which = "every configuration" if tried[0].rounds == spec.tune.rounds[0] else "every configuration that went on"
+        which = "every configuration" if tried[0].rounds == spec.tune.rounds[0] else "every remaining configuration"
         raise InputError(
             f"methods: {which} of {spec.methods[place].label} has diverged within {tried[0].rounds} rounds; "
             "give tune.box smaller step sizes (client.lr)"

@@ -1,4 +1,4 @@
-"""The configuration of a search for hyper-parameters: the box of each method, and one budget for all."""
+"""The configuration of a search for hyper-parameters: the box of each method, and equal budgets."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..core.errors import InputError
 from ..methods import find, plain
 from ..rounds.settings import flattened
 from .config_errors import validated
-from .grid import SettingsGrid
 from .schema import Named, Section, table_of
+from .settings_tables import SettingsGrid
 from .spec import RunSpec, StudySpec, distinct_seeds, with_variants
 
-CHOSEN = ("client", "method")  # sections of a run's configuration that are chosen; the others make the problem
+CHOSEN = ("client", "method")  # sections of a run's configuration that are chosen; the others define the problem
 LEARNING_RATES = (0.01, 0.0316, 0.1, 0.316)  # FedSAM's grid, 10^-2 to 10^-0.5; FedSMOO's is 0.01, 0.1, 0.5
-REDRAWS = 100  # of a point that is there already; a narrow range has few numbers of three digits
-DIGITS = 3  # significant, of a number drawn from a range
-# Runs of a search look at validation samples, and at nothing else.
+REDRAWS = 100  # of a point that was drawn before; a narrow range has few numbers of three digits
+DIGITS = 3  # significant digits of a number drawn from a range
+# Runs of a search use validation samples alone.
 WITHOUT_RESULTS: dict[str, Any] = {"data.without_test": True, "flatness": [], "probes": [], "targets": []}
 
 
@@ -45,16 +45,16 @@ class Range(Section):
         return f"{self.low:g} to {self.high:g}{' (log)' if self.log else ''}"
 
     def at(self, u: float) -> float:
-        """The number at the share `u` in [0, 1) of the range, to three digits."""
+        """Return the number at the share `u` in [0, 1) of the range, to three digits."""
         low, high = (log(self.low), log(self.high)) if self.log else (self.low, self.high)
         value = low + u * (high - low)
         rounded = float(f"{exp(value) if self.log else value:.{DIGITS}g}")
-        return min(max(rounded, self.low), self.high)  # rounding leaves a range whose ends have more digits
+        return min(max(rounded, self.low), self.high)  # rounding may leave a range whose ends have more digits
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """Some values, each as likely as the others."""
+    """A list of equally likely values."""
 
     values: tuple[Any, ...]
 
@@ -62,7 +62,7 @@ class OneOf:
         return ", ".join(map(str, self.values))
 
     def at(self, u: float) -> Any:
-        """The value at the share `u` in [0, 1)."""
+        """Return the value at the share `u` in [0, 1)."""
         return self.values[int(u * len(self.values))]
 
 
@@ -71,27 +71,27 @@ Point = dict[str, Any]  # values by key
 
 
 def drawn(box: Mapping[str, Choice], number: int, seed: int, without: Point) -> list[Point]:
-    """`number` different points of a box, none of which is `without`; all of them if there are no more.
+    """Draw `number` different points of a box, none equal to `without`; fewer if the box has fewer.
 
-    A Latin hypercube: of `number` strata of each key's choice, every one has a point. The values of a key depend on
-    its name, `number` and `seed` alone, so that methods try the same step sizes.
+    A Latin hypercube: each of the `number` strata of a key has one point. The values of a key depend only on its name,
+    `number` and `seed`, so that methods try the same step sizes.
     """
     size = prod(len(choice.values) if isinstance(choice, OneOf) else inf for choice in box.values())
     if size <= number + 1:
         points = [dict(zip(box, values, strict=True)) for values in product(*_all_values(box))]
         return [point for point in points if not _same(point, without)][:number]
     columns = {key: _strata(key, number, seed) for key in box}
-    found: list[Point] = []
+    chosen: list[Point] = []
     redraw = np.random.default_rng([seed, number])
     for i in range(number):
         shares = [
             {key: columns[key][i] for key in box},
             *({key: redraw.random() for key in box} for _ in range(REDRAWS)),
         ]
-        candidates = ({key: choice.at(one[key]) for key, choice in box.items()} for one in shares)
-        new = next((point for point in candidates if point not in found and not _same(point, without)), None)
-        found += [] if new is None else [new]
-    return found
+        candidates = ({key: choice.at(share[key]) for key, choice in box.items()} for share in shares)
+        new = next((point for point in candidates if point not in chosen and not _same(point, without)), None)
+        chosen += [] if new is None else [new]
+    return chosen
 
 
 def _all_values(box: Mapping[str, Choice]) -> list[tuple[Any, ...]]:
@@ -103,7 +103,7 @@ def _same(point: Point, other: Point) -> bool:
 
 
 def _strata(key: str, number: int, seed: int) -> Sequence[float]:
-    """A share from each of `number` strata of [0, 1), in random order."""
+    """Draw a share from each of `number` strata of [0, 1), in random order."""
     rng = np.random.default_rng([seed, number, crc32(key.encode())])
     shares: list[float] = ((rng.permutation(number) + rng.random(number)) / number).tolist()
     return shares
@@ -111,30 +111,32 @@ def _strata(key: str, number: int, seed: int) -> Sequence[float]:
 
 @dataclass(frozen=True)
 class Configuration:
-    """One setting of a method that a search tries."""
+    """One point of the box of a method."""
 
     method: Named  # as the file has it
-    number: int  # 0 are the settings of the file itself
+    number: int  # 0 has the settings of the file
     values: Point  # what differs from the file, by the key of a run's configuration
 
 
 class TuneSection(Section):
-    """The search: what is tried, how long, and by which seeds."""
+    """The search: number of configurations, rounds, seeds, and the box."""
 
     configurations: int = Field(
-        ge=1, description="tried in all, shared equally by the methods; of each the first are its settings in the file"
+        ge=1,
+        description="total number, shared equally by the methods; the first of each has its settings in the file",
     )
     rounds: list[int] = Field(
-        min_length=1, description="rounds after which the worse ones end, rising, e.g. [100, 300]; the last picks one"
+        min_length=1,
+        description="rising; after each the worse configurations are dropped, e.g. [100, 300]",
     )
-    one_in: int = Field(default=3, ge=2, description="of so many configurations one goes on after each step")
+    one_in: int = Field(default=3, ge=2, description="after each step, one in this many configurations is kept")
     seeds: list[int] = Field(
-        default=[1000], min_length=1, description="of the runs; the comparison of the winners has others"
+        default=[1000], min_length=1, description="seeds of the trials; the comparison of the winners needs others"
     )
     box: dict[str, Any] = Field(
         default={},
-        description="what is chosen from, by key as in a grid: lists of values, or {low = 0.01, high = 1, log = true}; "
-        "a method without keys has the values that papers tried",
+        description="values to choose from, by key as in a grid: a list, or {low = 0.01, high = 1, log = true}; "
+        "a method without keys uses the values that papers tried",
     )
     _choices: dict[str, Choice] = PrivateAttr(default_factory=dict)
 
@@ -142,7 +144,7 @@ class TuneSection(Section):
     @classmethod
     def _rise(cls, rounds: list[int]) -> list[int]:
         if rounds[0] < 1 or any(after <= before for before, after in pairwise(rounds)):
-            raise InputError(f"must be whole numbers that rise, from at least 1, got {rounds}")
+            raise InputError(f"must be rising integers of at least 1, got {rounds}")
         return rounds
 
     @field_validator("seeds")
@@ -157,22 +159,22 @@ class TuneSection(Section):
 
 
 def _tried_values(method: Named, prefix: str = "method") -> dict[str, tuple[Any, ...]]:
-    """What papers tried for the fields of a method, and of one inside it, by key."""
-    found = {f"{prefix}.{name}": values for name, values in find(method.name).sources.grids.items()}
+    """Return the values that papers tried for the fields of a method, and of a method inside it, by key."""
+    values = {f"{prefix}.{name}": grid for name, grid in find(method.name).sources.grids.items()}
     for name, value in method.fields.items():
-        found |= _tried_values(value, f"{prefix}.{name}") if isinstance(value, Named) else {}
-    return found
+        values |= _tried_values(value, f"{prefix}.{name}") if isinstance(value, Named) else {}
+    return values
 
 
 def _choices(table: Mapping[str, Any], prefix: str = "") -> dict[str, Choice]:
-    """What each dotted key is chosen from. Raises InputError, naming the key, for what is neither list nor range."""
-    found: dict[str, Choice] = {}
+    """Return the choice of each dotted key. Raises InputError, naming the key, for neither a list nor a range."""
+    choices: dict[str, Choice] = {}
     for name, value in table.items():
         if isinstance(value, dict) and value and not value.keys() & Range.model_fields.keys():
-            found |= _choices(value, f"{prefix}{name}.")
+            choices |= _choices(value, f"{prefix}{name}.")
         else:
-            found[prefix + name] = _choice(f"box.{prefix}{name}", value)
-    return found
+            choices[prefix + name] = _choice(f"box.{prefix}{name}", value)
+    return choices
 
 
 def _choice(key: str, value: Any) -> Choice:
@@ -180,7 +182,7 @@ def _choice(key: str, value: Any) -> Choice:
         try:
             return validated(Range, value)
         except InputError as error:
-            raise InputError(f"{key}: {error}; a range has low, high and, if it is to be logarithmic, log") from error
+            raise InputError(f"{key}: {error}; a range has low, high and, if logarithmic, log = true") from error
     if not isinstance(value, list) or not value:
         raise InputError(f"{key} must be a list of values, or {{low = ..., high = ...}}, got {value!r}")
     if any(one in value[:i] for i, one in enumerate(value)):
@@ -189,7 +191,7 @@ def _choice(key: str, value: Any) -> Choice:
 
 
 class TuningSpec(StudySpec):
-    """A study whose methods first get their hyper-parameters by a search; its seeds and rounds are the comparison's."""
+    """A search for hyper-parameters, and the study that compares the winners by its own seeds and rounds."""
 
     tune: TuneSection
 
@@ -203,13 +205,13 @@ class TuningSpec(StudySpec):
     @model_validator(mode="after")
     def _can_be_searched(self) -> Self:
         if self.grid:
-            raise InputError("grid: a search chooses by tune.box; leave one of both out")
+            raise InputError("grid: a search chooses from tune.box; leave out one of the two")
         if not self.data.validation:
             raise InputError("data.validation: a search needs validation samples; set it, e.g. to 0.1")
         again = sorted(set(self.tune.seeds) & set(self.seeds))
         if again:
             raise InputError(
-                f"tune.seeds: {again[0]} is in seeds too; a seed that settings are chosen by compares none"
+                f"tune.seeds: {again[0]} is also in seeds; the comparison needs seeds that settings were not chosen by"
             )
         self._check_methods()
         self._check_keys()
@@ -218,52 +220,52 @@ class TuningSpec(StudySpec):
         return self
 
     def _check_methods(self) -> None:
-        """Raise InputError unless the methods share the configurations equally, and each is there once."""
+        """Raise InputError unless the methods share the configurations equally, and each is listed once."""
         labels = [method.label for method in self.methods]
         twice = next((label for label in labels if labels.count(label) > 1), None)
         if twice:
-            raise InputError(f"methods: {twice} is there twice; a search finds the best settings of each method once")
+            raise InputError(f"methods: {twice} is listed twice; a search chooses the settings of each method once")
         share, rest = divmod(self.tune.configurations, len(self.methods))
         if not share or rest:
-            how = "no multiple of" if share else "less than"
+            how = "not a multiple of" if share else "less than"
             raise InputError(
                 f"tune.configurations = {self.tune.configurations} is {how} the number of methods, "
                 f"{len(self.methods)}, which share it equally"
             )
 
     def _check_keys(self) -> None:
-        """Raise InputError for a key that is chosen neither of local training nor of a method."""
+        """Raise InputError for a key that is a setting neither of local training nor of a method."""
         names = {plain(method.label): method.label for method in self.methods}
         for key in self.tune._choices:
             owner, _, field = key.partition(".")
             if owner in CHOSEN or (owner and not owner[0].islower()):
                 continue
             if owner in names:
-                raise InputError(f"tune.box.{key}: write {names[owner]}.{field}, as the method is called")
+                raise InputError(f"tune.box.{key}: write {names[owner]}.{field}, the name of the method")
             raise InputError(
                 f"tune.box.{key}: a search chooses settings of client and of methods (client.lr, method.rho, "
-                "FedSAM.rho); everything else makes the problem that they are chosen for"
+                "FedSAM.rho); all other settings define the problem"
             )
 
     def _check_trials(self, method: Named) -> None:
-        """Raise InputError if a configuration of the method cannot be, or if it has fewer than the others."""
+        """Raise InputError if a configuration of the method is invalid, or if its box has too few."""
         tune, configurations = self.tune, self.configurations_of(method)
         if len(tune.rounds) > 1 and method.is_loaded and method.object.depends_on_rounds:
-            raise InputError(f"tune.rounds = {tune.rounds}: {method.label} trains by how many rounds are planned, "
-                             "so none can be added to its runs; give one number")  # fmt: skip
+            raise InputError(f"tune.rounds = {tune.rounds}: {method.label} depends on the planned number of "
+                             "rounds, so its runs cannot be extended; give one number")  # fmt: skip
         for configuration in configurations:
             self.trial(configuration, tune.seeds[0], tune.rounds[0])
         share = tune.configurations // len(self.methods)
         if len(configurations) < share:
             raise InputError(
-                f"tune.configurations = {tune.configurations} is {share} of each method, and tune.box has only "
-                f"{len(configurations)} different ones of {method.label}; give it more values, or a range"
+                f"tune.configurations = {tune.configurations} is {share} for each method, and tune.box has only "
+                f"{len(configurations)} different ones for {method.label}; give it more values, or a range"
             )
 
     def box_of(self, method: Named) -> dict[str, Choice]:
-        """What the search chooses from for one method, by the key of a run's configuration.
+        """Return the choices of the search for one method, by the key of a run's configuration.
 
-        Raises InputError, naming the key, for one that no method has, and for a method with nothing to choose.
+        Raises InputError, naming the key, for a field that no method has, and for a method without choices.
         """
         choices = self.tune._choices
         box = SettingsGrid(choices, self.methods, where="tune.box").choices_of(method)
@@ -274,29 +276,28 @@ class TuningSpec(StudySpec):
         return box
 
     def configurations_of(self, method: Named) -> list[Configuration]:
-        """The configurations of one method: the file's, and others from its box."""
+        """Return the configurations of one method: the settings of the file, and points of its box."""
         number = self.tune.configurations // len(self.methods) - 1
-        mine = {"client." + name: value for name, value in vars(self._client_for(method)).items()}
-        mine |= flattened(table_of(method), "method.")
-        points = drawn(self.box_of(method), number, self.tune.seeds[0], mine) if number else []
+        given = flattened({"client": vars(self._client_for(method)), "method": table_of(method)})
+        points = drawn(self.box_of(method), number, self.tune.seeds[0], given) if number else []
         return [Configuration(method, i, point) for i, point in enumerate([{}, *points])]
 
     def sizes(self, configurations: int) -> list[int]:
-        """How many of so many configurations of a method are trained in each step."""
-        found = [configurations]
+        """Return the number of configurations in each step, for a method that starts with `configurations`."""
+        sizes = [configurations]
         for _ in self.tune.rounds[1:]:
-            found.append(ceil(found[-1] / self.tune.one_in))
-        return found
+            sizes.append(ceil(sizes[-1] / self.tune.one_in))
+        return sizes
 
     def trial(self, configuration: Configuration, seed: int, rounds: int) -> RunSpec:
-        """The run of one configuration. Raises InputError, naming the key, for a value that cannot be."""
+        """Return the run of one configuration. Raises InputError, naming the key, for an invalid value."""
         try:
             return self._run(configuration.method, configuration.values | WITHOUT_RESULTS | {"rounds": rounds}, seed)
         except InputError as error:
-            said = f"tune.box: {str(error).removeprefix('grid: ').removeprefix('grid.')}"
-            whole = "; give whole numbers as a list" if "a whole number" in said else ""
-            raise InputError(said + whole) from error
+            message = f"tune.box: {str(error).removeprefix('grid: ').removeprefix('grid.')}"
+            hint = "; give integers as a list" if "a whole number" in message else ""
+            raise InputError(message + hint) from error
 
     def trials(self, configurations: Sequence[Configuration], rounds: int) -> list[RunSpec]:
-        """The runs of some configurations with every seed, each of which knows what distinguishes it."""
+        """Return the runs of configurations with every seed, each with the settings that distinguish it."""
         return with_variants([self.trial(one, seed, rounds) for one in configurations for seed in self.tune.seeds])

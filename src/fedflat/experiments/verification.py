@@ -1,4 +1,4 @@
-"""Checks the files of a run, a study or a search: which are damaged, and how they can be restored."""
+"""Checks the files of a run, a study or a search: reports damaged files and how they can be restored."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .ledger import CURVES, LEDGER, Ledger
 from .run_directory import METRICS, RunDirectory, difference
 from .run_file_readers import read_metrics
 from .spec import StudySpec
-from .studies import load_study, run_directory
-from .tracking.tracker import AGAIN as TRACKED_AGAIN
-from .tracking.tracker import METRICS as TRACKED_METRICS
-from .tracking.tracker import STATE, check_csv
+from .studies import load_study, runs_of
+from .tracking.trackers import AGAIN as TRACKED_AGAIN
+from .tracking.trackers import METRICS as TRACKED_METRICS
+from .tracking.trackers import STATE, check_csv
 from .tuning import SETTINGS, WINNERS, comparable, result, settings_of, winning_study
 
 
@@ -31,31 +31,30 @@ class Verdict:
 
     path: Path
     problem: str = ""  # in words; empty if the file is not damaged
-    remedy: str = ""  # how it can be restored, or why it need not be
-    note: str = ""  # a remark on a file that is not damaged
+    remedy: str = ""  # how it can be restored, or why that is not needed
+    note: str = ""  # a remark on an undamaged file
 
 
 def verify_study(path: Path) -> Iterator[Verdict]:
-    """Check the study's own file, and the files of every run that was started."""
+    """Check the study's own file and the files of every run that has begun."""
     restart = "remove it and start the study again with the same command"
     spec: StudySpec | None = None
     yield from _check_listed_files(Checksums(path, required=True), {"study.toml": restart})
     with suppress(InputError):
         spec = load_study(path)
-    for one in spec.runs() if spec else ():
-        directory = run_directory(one, path)
+    for _, directory in runs_of(spec, path) if spec else ():
         if directory.path.exists():
             yield from verify_run(directory.path)
 
 
 def verify_search(path: Path) -> Iterator[Verdict]:
-    """Check the search's own files, which must say what its trials say, and the files of every trial."""
+    """Check the search's own files, which must agree with its trials, and the files of every trial."""
     command = f"`fedflat tune {path / SETTINGS} --out {path}`"
     remedies = {
         SETTINGS: "remove it and start the search again with the same command",
-        LEDGER: f"remove it, and {command} makes it again from the trials",
-        CURVES: f"{command} makes it again from the ledger",
-        WINNERS: f"{command} makes it again from the ledger",
+        LEDGER: f"remove it, and {command} restores it from the trials",
+        CURVES: f"{command} restores it from the ledger",
+        WINNERS: f"{command} restores it from the ledger",
     }
     damaged = set()
     for verdict in _check_listed_files(Checksums(path, required=True), remedies):
@@ -69,7 +68,7 @@ def verify_search(path: Path) -> Iterator[Verdict]:
 
 
 def _compare_search(path: Path, remedies: Mapping[str, str], damaged: Container[str]) -> Iterator[Verdict]:
-    """Compare the ledger of a search with its trials, and curves and winners, unless `damaged`, with the ledger."""
+    """Compare the ledger of a search with its trials, and undamaged curves and winners with the ledger."""
     spec = settings_of(path)
     ledger = Ledger(path, spec)
     try:
@@ -77,20 +76,20 @@ def _compare_search(path: Path, remedies: Mapping[str, str], damaged: Container[
     except InputError as error:
         yield Verdict(path / LEDGER, str(error))
         return
-    # After a kill, the curves may be those of the steps before.
+    # A killed process may leave the curves of the steps before.
     known = ledger.curves_text(entries)
     if (path / CURVES).exists() and CURVES not in damaged and not known.startswith(read_text(path / CURVES)):
-        yield Verdict(path / CURVES, f"it is not that of {LEDGER}", remedies[CURVES])
+        yield Verdict(path / CURVES, f"it does not agree with {LEDGER}", remedies[CURVES])
     if WINNERS in damaged:
         return
     if len({one.rounds for one in entries}) < len(spec.tune.rounds) or not (path / WINNERS).exists():
-        yield Verdict(path, note=f"not finished: the same command goes on; {LEDGER} has {len(entries)} entries")
+        yield Verdict(path, note=f"not finished: the same command resumes it; {LEDGER} has {len(entries)} entries")
     elif difference(comparable(StudySpec.load(path / WINNERS)), comparable(winning_study(spec, result(spec, entries)))):
-        yield Verdict(path / WINNERS, f"it is not the choice of {LEDGER}", remedies[WINNERS])
+        yield Verdict(path / WINNERS, f"it does not agree with {LEDGER}", remedies[WINNERS])
 
 
 def _check_listed_files(checksums: Checksums, remedies: Mapping[str, str]) -> Iterator[Verdict]:
-    """Check the files that are there, or should be, of those that `remedies` say how to restore."""
+    """Check the files of `remedies` that exist or should exist."""
     for name, remedy in remedies.items():
         path = checksums.folder / name
         try:
@@ -106,42 +105,43 @@ def verify_run(path: Path) -> Iterator[Verdict]:
     """Check the files of a run, then its checkpoints, the newest last."""
     directory = RunDirectory(path)
     states = [_check_checkpoint(directory, path) for path in directory.checkpoints[-checkpoint.KEPT :]]
-    for old in directory.checkpoints[: -checkpoint.KEPT]:  # whose records may have been written over
-        yield Verdict(old, note="an old state that a killed process has left; the next one removes it")
-    whole = [verdict for verdict in states if not verdict.problem]
-    source = f"`fedflat resume {path}` makes it again from {whole[-1].path.name}" if whole else "no checkpoint is whole"
+    for old in directory.checkpoints[: -checkpoint.KEPT]:  # their records may have been overwritten
+        yield Verdict(old, note="an old checkpoint that a killed process has left; the next one removes it")
+    intact = [verdict for verdict in states if not verdict.problem]
+    source = (
+        f"`fedflat resume {path}` restores it from {intact[-1].path.name}" if intact else "all checkpoints are damaged"
+    )
     yield from _check_files(directory, source)
     if not directory.is_finished and directory.has_begun:
-        yield _progress(directory, whole[-1].path if whole else None)
-    if not directory.is_finished and whole:
-        yield _check_metrics(directory, [verdict.path for verdict in whole])
+        yield _progress(directory, intact[-1].path if intact else None)
+    if not directory.is_finished and intact:
+        yield _check_metrics(directory, [verdict.path for verdict in intact])
     yield from _check_tracking(directory)
     for verdict in states:
         if directory.is_finished:
-            remedy = "the run is finished without it"
-        elif not whole:
-            remedy = "no checkpoint is whole: the rounds must be computed again"
-        elif whole[-1].path > verdict.path:
-            remedy = f"not needed: {whole[-1].path.name} is newer and whole"
+            remedy = "not needed: the run is finished"
+        elif not intact:
+            remedy = "all checkpoints are damaged: the rounds must be computed again"
+        elif intact[-1].path > verdict.path:
+            remedy = f"not needed: {intact[-1].path.name} is newer and undamaged"
         else:
             remedy = (
-                f"a run goes on from {whole[-1].path.name}, and computes the rounds after it again, to the same bits"
+                f"the run resumes from {intact[-1].path.name} and computes the later rounds again, to the same bits"
             )
         yield Verdict(verdict.path, verdict.problem, remedy) if verdict.problem else verdict
-    for left in (*path.glob(".tmp-*"), *directory.state.glob(".tmp-*")):
-        if TEMPORARY.fullmatch(left.name):
-            yield Verdict(
-                left, note="an incomplete file of a killed process; the next process that writes here removes it"
-            )
+    note = "an incomplete file of a killed process; the next process that writes here removes it"
+    for temporary in (*path.glob(".tmp-*"), *directory.state.glob(".tmp-*")):
+        if TEMPORARY.fullmatch(temporary.name):
+            yield Verdict(temporary, note=note)
 
 
 def _check_files(directory: RunDirectory, source: str) -> Iterator[Verdict]:
-    """Check the files in SHA256SUMS, which has no checkpoints; `source` says from what they can be made again."""
+    """Check the files in SHA256SUMS, which has no checkpoints; `source` is the remedy for damaged ones."""
     try:
         names = directory.checksums.names
     except InputError as error:
         yield Verdict(
-            directory.path / CHECKSUMS, str(error), "remove it; the files that it names can then not be checked"
+            directory.path / CHECKSUMS, str(error), "remove it; the files that it lists can then not be checked"
         )
         return
     if not names:
@@ -153,41 +153,41 @@ def _check_files(directory: RunDirectory, source: str) -> Iterator[Verdict]:
 
 
 def _progress(directory: RunDirectory, state: Path | None) -> Verdict:
-    """How far a run has come that is not finished."""
+    """Report the saved rounds of an unfinished run."""
     try:
         planned = f" of {directory.spec().rounds}"
-    except InputError:  # which is said of config.toml
+    except InputError:  # reported for config.toml
         planned = ""
     done = checkpoint.round_of(state) if state else 0
     return Verdict(
         directory.path,
-        note=f"not finished: {done}{planned} rounds are saved; `fedflat resume {directory.path}` goes on",
+        note=f"not finished: {done}{planned} rounds are saved; `fedflat resume {directory.path}` continues",
     )
 
 
 def _check_metrics(directory: RunDirectory, states: Sequence[Path]) -> Verdict:
-    """Check metrics.parquet of a run that is not finished: it must be that of its newest whole checkpoint.
+    """Check metrics.parquet of an unfinished run, which must agree with its newest undamaged checkpoint.
 
-    A process that was killed after it had written the newest of the checkpoints has left that of the one before.
+    A process that was killed after it wrote a checkpoint leaves the metrics of the checkpoint before.
     """
     path, again = directory.path / METRICS, "it is written again with the next checkpoint"
     history = checkpoint.load(states[-1])[1].get("history", ())
     before = [checkpoint.round_of(state) or 0 for state in states[-2:-1]] if len(states) > 1 else [0]
     try:
-        found = read_metrics(path).to_pylist() if path.exists() else []
+        rows = read_metrics(path).to_pylist() if path.exists() else []
     except InputError as error:
         return Verdict(path, str(error), again)
-    if len(found) not in (len(history), *before):
-        return Verdict(path, f"it has {len(found)} of {len(history)} rows", again)
-    expected = metrics_table(history[: len(found)]).to_pylist() if found else []
-    if repr(found) != repr(expected):
-        return Verdict(path, f"it is not that of {states[-1].name}", again)
-    is_behind = len(found) < len(history)
-    return Verdict(path, note=f"it has {len(found)} of {len(history)} rows; {again}" if is_behind else "")
+    if len(rows) not in (len(history), *before):
+        return Verdict(path, f"it has {len(rows)} of {len(history)} rows", again)
+    expected = metrics_table(history[: len(rows)]).to_pylist() if rows else []
+    if repr(rows) != repr(expected):
+        return Verdict(path, f"it does not agree with {states[-1].name}", again)
+    is_behind = len(rows) < len(history)
+    return Verdict(path, note=f"it has {len(rows)} of {len(history)} rows; {again}" if is_behind else "")
 
 
 def _check_tracking(directory: RunDirectory) -> Iterator[Verdict]:
-    """Check what trackers keep in the folder of a run, and their CSV files."""
+    """Check the state of trackers in the folder of a run, and their CSV files."""
     if not ((directory.path / STATE).exists() or (directory.path / TRACKED_METRICS).exists()):
         return
     try:

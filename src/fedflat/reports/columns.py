@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ..experiments.recipe_files import Published
+from ..experiments.recipe import Published
 from ..metrics.flatness.measure import subsets, with_error
 from ..metrics.protocols import WINDOW
 from .comparison_data import ComparisonData, Row, accuracy_in_words, by_task

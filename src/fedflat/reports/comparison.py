@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import InputError
 from ..core.plain_numbers import plain_numbers
 from ..engine.arguments import BF16
-from ..experiments.labels import identities, labels
-from ..experiments.recipe_files import Published
+from ..experiments.recipe import Published
+from ..experiments.settings_tables import identities, labels
 from ..experiments.statistics import mean_estimate, paired_difference
 from ..methods import plain
 from ..metrics.protocols import Protocol, long_mean

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.errors import InputError
 from ..data.types import Index
-from ..experiments.recipe_files import Published
+from ..experiments.recipe import Published
 from ..experiments.statistics import Difference, MeanEstimate
 from ..metrics.flatness import Flatness
 from ..metrics.protocols import AccuracyCurve, Protocol, Reached

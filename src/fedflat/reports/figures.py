@@ -16,7 +16,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from ..experiments.labels import labels
+from ..experiments.settings_tables import labels
 from .comparison_data import ComparisonData, Row, by_task
 
 INK = "#1c1c1c"  # of text, axes and baselines; inline, the text colour of the page

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from ..experiments.recipe_files import Number, Published
+from ..experiments.recipe import Number, Published
 from ..methods import plain
 from .comparison_data import ComparisonData, Row, Target
 from .text_table import NOTHING

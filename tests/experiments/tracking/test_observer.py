@@ -9,11 +9,11 @@ import pytest
 
 from fedflat.core.errors import ChangedWarning, InputError
 from fedflat.experiments import runner, studies, tracking
-from fedflat.experiments.extension import extend_run
 from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from fedflat.experiments.runner import RunObserver, together
-from fedflat.experiments.tracking.tracker import CsvTracker, TrackedRun
+from fedflat.experiments.studies import extend_run
+from fedflat.experiments.tracking.trackers import CsvTracker, TrackedRun
 from support.studies import run_spec, study_spec
 from support.tracked import READERS, Tracked
 from support.watching import Watched
@@ -117,7 +117,7 @@ def test_a_finished_run_can_be_tracked_afterwards_and_extended(tool: str, tmp_pa
 def test_a_study_has_a_run_for_each_of_its_own_also_side_by_side(tool: str, tmp_path: Path) -> None:
     spec = study_spec(seeds=[0], **SETTINGS)
     with tracking.TrackingObserver([tool], tmp_path, lambda one: studies.run_directory(one, tmp_path)) as tracked:
-        runs = studies.study(spec, tmp_path, tracked, jobs=2)
+        runs = studies.carry_out_study(spec, tmp_path, tracked, jobs=2)
     found = READERS[tool](tmp_path)
     assert len(found) == 2
     for run in runs:
@@ -148,7 +148,7 @@ class Failing(CsvTracker):
 
 def test_a_tool_that_fails_is_given_up_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tracking.TRACKERS, "csv", Failing)
-    with pytest.warns(ChangedWarning, match="--track csv is given up for .*: the server is gone for good"):
+    with pytest.warns(ChangedWarning, match="--track csv is dropped for .*: the server is gone for good"):
         run = tracked_run("csv", tmp_path)
     assert run.metrics.num_rows == 6
     [found] = READERS["csv"](tmp_path)
@@ -176,7 +176,7 @@ def test_a_last_row_that_was_cut_off_is_written_again(tmp_path: Path) -> None:
 def test_a_file_of_somebody_else_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("name,value\nmine,1\n")
-    with pytest.raises(InputError, match=r"metrics\.csv is not what fedflat wrote; move it away"):
+    with pytest.raises(InputError, match=r"metrics\.csv was not written by fedflat; move it away"):
         tracked_run("csv", tmp_path)
     assert path.read_text() == "name,value\nmine,1\n"
 

@@ -11,7 +11,7 @@ import fedflat as ff
 from fedflat.core.progress import Steps, no_progress
 from fedflat.experiments.measuring import build_measures, measure_run, run_directories
 from fedflat.experiments.run_directory import StoredRun
-from fedflat.experiments.studies import study as carry_out
+from fedflat.experiments.studies import carry_out_study as carry_out
 from fedflat.methods import FedAvg
 from fedflat.metrics.flatness import Finding, Measure, Measured, Subject, all_measures
 from fedflat.reports.columns import columns

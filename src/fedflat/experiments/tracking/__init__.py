@@ -1,4 +1,4 @@
-"""Writes what rounds report to tools in which people follow runs: CSV, TensorBoard, Weights & Biases, MLflow."""
+"""Writes the metrics of rounds to tools for following runs: CSV, TensorBoard, Weights & Biases, MLflow."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from ...engine.simulation import Round
 from ..run_directory import RunDirectory, StoredRun
 from ..runner import RunObserver
 from ..spec import RunSpec
-from .services import MlflowTracker, TensorBoardTracker, WandbTracker
-from .tracker import CsvTracker, TrackedRun, Tracker
+from .trackers import CsvTracker, MlflowTracker, TensorBoardTracker, TrackedRun, Tracker, WandbTracker
 
 TRACKERS: dict[str, type[Tracker]] = {
     "csv": CsvTracker, "tensorboard": TensorBoardTracker, "wandb": WandbTracker, "mlflow": MlflowTracker,
@@ -23,7 +22,7 @@ TRACKERS: dict[str, type[Tracker]] = {
 
 
 def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names, each once. Raises InputError for an unknown one, or one whose package is missing."""
+    """Return the names without repetition. Raises InputError for an unknown tool, or if its package is missing."""
     for name in names:
         if name not in TRACKERS:
             raise InputError(f"--track {name}: known are {', '.join(TRACKERS)}")
@@ -34,15 +33,15 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
 
 
 class TrackingObserver(RunObserver, AbstractContextManager["TrackingObserver"]):
-    """Writes every round of every run to some tools.
+    """Writes every round of every run to tools.
 
-    Rounds before a resumption that a tool does not have are written from the run's folder, and those that it has are
-    not written again. A tool that fails is given up with a warning, as a run is worth more than its curves; one that
-    cannot begin is an InputError.
+    When a run is resumed, earlier rounds that a tool lacks are written from the run's folder, and no round is written
+    twice. If a tool fails, it is dropped with a warning and the run continues; if it cannot begin, that is an
+    InputError.
     """
 
     def __init__(self, names: Sequence[str], root: Path, directory_of: Callable[[RunSpec], RunDirectory]) -> None:
-        """root: the folder of the run or the study. directory_of: where a run is."""
+        """root: the folder of the run or the study. directory_of: returns the folder of a run."""
         self._names, self._root, self._directory_of = check_trackers(names), root, directory_of
         self._open: dict[Path, dict[str, Tracker]] = {}
 
@@ -63,7 +62,7 @@ class TrackingObserver(RunObserver, AbstractContextManager["TrackingObserver"]):
     def run_ended(self, spec: RunSpec, run: StoredRun) -> None:
         path = self._directory_of(spec).path
         summary = run.summary | {name: found.value for name, found in run.flatness.items()}
-        self._tell(path, lambda tracker: tracker.finish(summary))
+        self._call(path, lambda tracker: tracker.finish(summary))
         self._close(path)
 
     def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
@@ -71,10 +70,10 @@ class TrackingObserver(RunObserver, AbstractContextManager["TrackingObserver"]):
 
     def _write(self, path: Path, step: int, metrics: Mapping[str, Any]) -> None:
         known = {name: value for name, value in metrics.items() if value is not None and name != "t"}
-        self._tell(path, lambda tracker: tracker.write(step, known) if step >= tracker.next_step else None)
+        self._call(path, lambda tracker: tracker.write(step, known) if step >= tracker.next_step else None)
 
-    def _tell(self, path: Path, what: Callable[[Tracker], None]) -> None:
-        """Do something with every tracker of a run, and give up those that fail."""
+    def _call(self, path: Path, what: Callable[[Tracker], None]) -> None:
+        """Call `what` with every tracker of a run, and drop those that fail."""
         trackers = self._open.get(path, {})
         for name, tracker in list(trackers.items()):
             try:
@@ -84,10 +83,10 @@ class TrackingObserver(RunObserver, AbstractContextManager["TrackingObserver"]):
                 with suppress(Exception):
                     tracker.close()
                 reason = _in_one_line(error)
-                warnings.warn(f"--track {name} is given up for {path}: {reason}", ChangedWarning, stacklevel=2)
+                warnings.warn(f"--track {name} is dropped for {path}: {reason}", ChangedWarning, stacklevel=2)
 
     def _close(self, path: Path) -> None:
-        self._tell(path, lambda tracker: tracker.close())
+        self._call(path, lambda tracker: tracker.close())
         self._open.pop(path, None)
 
 
