@@ -45,7 +45,7 @@ def hyper(default: Any, meaning: str, *, low: float = -inf, high: float = inf, o
 
 
 def by_name(cls: type[Made], first_by_place: bool = False) -> type[Made]:
-    """The dataclass `cls`, whose fields are given by name; a mistake is an InputError that says what to write.
+    """Make the fields of the dataclass `cls` arguments by name; a mistake is an InputError that says what to write.
 
     With `first_by_place` a value without a name is that of the first field.
     """
@@ -70,7 +70,7 @@ def by_name(cls: type[Made], first_by_place: bool = False) -> type[Made]:
 
 
 def _misnamed(name: str, names: list[str], unknown: list[str]) -> str:
-    """What is wrong with the arguments of a class called `name` whose fields have these `names`."""
+    """Say what is wrong with the arguments of a class called `name` whose fields have these `names`."""
     if not names:
         return f"{name} has no fields; write {name}()"
     if not unknown:
@@ -94,7 +94,7 @@ def check(instance: Any, section: str = "") -> None:
 
 
 def allowed(cls: Any, name: str) -> str:
-    """The values that the field `name` of a class may have, in words: "a number in [0, inf)", "true or false", ..."""
+    """Say which values the field `name` of a class may have: "a number in [0, inf)", "true or false", ..."""
     kind = field_types(cls)[name]
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(repr, get_args(kind)))
@@ -114,7 +114,7 @@ def allowed(cls: Any, name: str) -> str:
 
 @cache
 def field_types(cls: Any) -> dict[str, Any]:
-    """The types of the fields of a class; a study makes many instances of it."""
+    """Return the types of the fields of a class; a study makes many instances of it."""
     return get_type_hints(cls)
 
 

@@ -26,12 +26,12 @@ def plain(name: str) -> str:
 
 
 def matching(name: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that `name` means; case, `-` and `_` do not matter. None if there is none."""
+    """Return the one of `known` that `name` means; case, `-` and `_` do not matter. None if there is none."""
     return next((one for one in known if plain(one) == plain(name)), None)
 
 
 def known_names(name: object, known: Iterable[str]) -> str:
-    """The end of a message about an unknown `name`: the known ones, and the one that it is most like, if any is."""
+    """Return the end of a message about an unknown `name`: the known ones, and the most similar one, if any is."""
     names = list(known)
     return f"known are {', '.join(names)}{suggestion(name, names)}"
 
@@ -48,13 +48,13 @@ def suggestion(name: object, known: Iterable[str]) -> str:
 
 
 def module_names(package: str) -> list[str]:
-    """The modules of the imported `package` in alphabetical order, without its sub-packages."""
+    """Return the modules of the imported `package` in alphabetical order, without its sub-packages."""
     return list(_files(tuple(sys.modules[package].__path__)))
 
 
 @cache
 def _files(folders: tuple[str, ...]) -> list[str]:
-    """The names of the modules in `folders`, read once in a process: a list of recipes asks ten thousand times."""
+    """Return the modules in `folders`, read once in a process: a list of recipes asks ten thousand times."""
     return [module.name for module in iter_modules(folders) if not module.ispkg]
 
 
@@ -65,19 +65,19 @@ def classes_of(package: str, module: str, qualifies: Qualifies[Entry]) -> list[t
 
 @cache
 def _own_classes(module: str) -> list[type[Any]]:
-    """The classes that a module defines itself and that are not abstract, looked up once in a process."""
+    """Return the classes that a module itself defines and that are not abstract, looked up once in a process."""
     loaded = import_module(module)
     return [cls for _, cls in getmembers(loaded, isclass) if cls.__module__ == module and not isabstract(cls)]
 
 
 def classes_by_file(package: str, qualifies: Qualifies[Entry]) -> dict[str, type[Entry]]:
-    """The class of every module by the name that users write: its file's name with `-` for `_`."""
+    """Return the class of every module by the name that users write: its file's name with `-` for `_`."""
     names = module_names(package)
     return {name.replace("_", "-"): cls for name in names for cls in classes_of(package, name, qualifies)}
 
 
 def find_class(package: str, name: str, qualifies: Qualifies[Entry]) -> type[Entry] | None:
-    """The class that `name` means; None if there is none. The module of that name is searched before all others."""
+    """Return the class that `name` means, or None. The module of that name is searched before all others."""
     wanted = plain(name)
     modules = sorted(module_names(package), key=lambda module: plain(module) != wanted)
     classes = (cls for module in modules for cls in classes_of(package, module, qualifies))

@@ -57,6 +57,6 @@ class FedExample(Method, server=ExampleServer, down=Model, up=Delta):
         return Delta(w - down.w), client
 
     def update(self, server: ExampleServer, mean: Delta, ctx: Context) -> ExampleServer:
-        """The server's next record, from the mean of what the clients sent and nothing else."""
+        """Return the server's next record, from the mean of what the clients sent and nothing else."""
         m = self.beta * server.m + mean.delta
         return ExampleServer(server.w + m, m)

@@ -8,7 +8,7 @@ from torch import nn
 
 
 def example(classes: int, shape: tuple[int, ...], hidden: int = 64) -> nn.Module:
-    """A network with one hidden layer, for samples of `shape`; `hidden` is its option.
+    """Make a network with one hidden layer, for samples of `shape`; `hidden` is its option.
 
     Any torch module will do that gives scores (n, classes) for samples (n, *shape) and keeps no statistics of batches:
     GroupNorm or LayerNorm instead of BatchNorm.
