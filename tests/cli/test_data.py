@@ -99,7 +99,7 @@ def test_a_regression_runs_is_read_again_and_is_not_compared(fedflat) -> None:
     for command, reason in (
         ("report runs/one", "no test accuracy: its data has no test set, or it is a regression"),
         (f"compare {line}", "loss = 'regression' has no accuracy to compare methods by"),
-        (f"run {line} --data.validation 0.2", "regression has not; set validation = 0"),
+        (f"run {line} --data.validation 0.2", "regression does not have; set validation = 0"),
         ("run --loss regression", "data.name = 'digits' has classes"),
     ):
         code, _, err = fedflat(command)
