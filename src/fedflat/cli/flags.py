@@ -176,7 +176,7 @@ def _is_of_outside(key: str, words: list[str], table: dict[str, Any]) -> bool:
 
 
 def _at(table: Any, key: str) -> Any:
-    """Return the value at a dotted key; None if there is none."""
+    """Return the value at a dotted key; None if the key is missing."""
     for name in key.split("."):
         table = table.get(name) if isinstance(table, dict) else None
     return table

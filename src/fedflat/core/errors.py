@@ -33,7 +33,7 @@ class FieldError(InputError):
 
 
 class MissingPackageError(InputError):
-    """What was asked for needs an optional package that is not installed; the message names package and extra."""
+    """An operation needs an optional package that is not installed; the message names the package and the extra."""
 
 
 class StackingError(InputError):

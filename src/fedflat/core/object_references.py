@@ -162,7 +162,7 @@ def installed(point: ExtensionPoint) -> dict[str, EntryPoint]:
 
 
 def _find_installed(name: str, point: ExtensionPoint) -> Any | None:
-    """Load the entry point called `name`; None if there is none. Raises InputError if it cannot be loaded."""
+    """Load the entry point `name`; None if it is not installed. Raises InputError if it cannot be loaded."""
     known = installed(point)
     entry = known.get(matching(name, known) or "")
     if entry is None:

@@ -102,9 +102,9 @@ class Objective:
     def losses(
         self, w: Tensor, batch: Batch, penalty: Penalty | None, penalty_alone: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Compute `loss` (*clients,), and the samples' losses without the penalty (*clients, b), without a gradient.
+        """Compute each client's `loss` (*clients,), and the unpenalised, detached loss of each sample (*clients, b).
 
-        With `penalty_alone` the first is the mean of the penalty.
+        With `penalty_alone`, the first tensor is the mean penalty instead of `loss`.
         """
         scores = self.logits(w, batch.x, batch.key)
         each = self.task.each(scores.flatten(0, -2), batch.y.flatten(0, scores.ndim - 2)).view(scores.shape[:-1])

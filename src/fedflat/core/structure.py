@@ -1,9 +1,9 @@
-"""Functions and modules as texts: what computes something else has another text, the same in every process.
+"""Functions and modules as texts: code that computes something else has another text, the same in every process.
 
-Seen are classes and functions of installed packages by their names, what they were made with and what is bound to them,
-and of all others the code, with the constants, closures, class attributes and globals that it reads. No text has an
-address or the order of a set. Not seen are attributes of an object of an installed class that are no arguments of it,
-what code reads from files, and native code.
+A text has the names of classes and functions of installed packages, with their constructor arguments and bound values;
+of all others it has the code, with the constants, closures, class attributes and globals that the code reads. No text
+has an address or the order of a set. A text lacks attributes of an object of an installed class that are not
+constructor arguments, the content of files that code reads, and native code.
 """
 
 from __future__ import annotations

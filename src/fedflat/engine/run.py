@@ -118,7 +118,7 @@ class Run:
         texts, or a dataset, whose labels are ignored. In a multi-label task `classes` are 0 and 1 (n, k); a
         regression has none. Computed in batches on the model's device, in evaluation mode; the result is on the CPU.
 
-        Raises InputError for another shape or kind of numbers (uint8, whole numbers, floats) than in training.
+        Raises InputError for another shape or kind of numbers (uint8, integers, floats) than in training.
         """
         return predict(self.model, self.samples, x, classes)
 

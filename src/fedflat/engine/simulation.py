@@ -293,7 +293,7 @@ class Simulation:
         return self.cohort(0) if self._private is None else np.arange(max(1, round(self._private.expected)))
 
     def own_model(self, client: int) -> Tensor:
-        """Return the own model (d,) of a client, for methods whose clients train alone; initially the initial model.
+        """Return a client's own model (d,), if clients train alone; before its first round, the initial model.
 
         Raises InputError for a method whose clients have no models of their own.
         """

@@ -70,7 +70,7 @@ def prepare_runs() -> RunTask:
 
 
 class ParallelRuns:
-    """Carries out runs in at most `number` worker processes, each of which has its share of the threads."""
+    """Carries out runs in at most `number` worker processes, each with a share of the threads."""
 
     def __init__(self, number: int, observer: RunObserver, request: StopRequest, strict: bool = False) -> None:
         """strict: refuse to resume with other versions or code than the rounds so far, instead of warning."""

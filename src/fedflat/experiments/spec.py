@@ -344,7 +344,7 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _own_files_have_names_of_their_own(self) -> Self:
-        """Refuse two files of code with one name, because names of runs' folders have no folders of files."""
+        """Refuse two code files with the same base name, because run folders are named without the files' folders."""
         known: dict[str, str] = {}
         for name in self.outside_names():
             other = known.setdefault(portable(name), name)

@@ -40,7 +40,7 @@ class AcceptedReply:
     drift: float
     norms: Mapping[str, float]  # of each field that is averaged
     largest: float  # absolute value of the largest number sent
-    norm: float = 0.0  # of the whole record as it is averaged, where there is a guard
+    norm: float = 0.0  # of the entire record as averaged; 0 without a guard
     clipped: bool = False  # whether the guard has shortened it
 
 

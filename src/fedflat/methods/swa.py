@@ -34,7 +34,7 @@ class WithAverage(OfBase):
 
 
 class SWA(Wrapper):
-    """Another method, the base, with a step size that falls in cycles; one model of each is averaged.
+    """A base method with a cyclic step size; the last model of each cycle is averaged.
 
     client  the base's with the step size lr' = (1 - s) lr + s lr_low, s = (phase + 1) / cycle, from round T on
     server  the base's;   a <- (n a + w) / (n + 1);  n <- n + 1 after the last round of a cycle

@@ -187,7 +187,7 @@ def _twice(runs: Sequence[FinishedRun], one: FinishedRun, other: FinishedRun) ->
 
 
 def paired(groups: Sequence[Group], baseline: str | None) -> list[Group | None]:
-    """Return for each group the group of the baseline that it is compared with; None if there is none.
+    """Return for each group the baseline's group that it is compared with; None if no group matches.
 
     A group of the baseline is compared with itself. Among the groups of the baseline that share all of `PAIRED_BY`, the
     one with the most other settings in common is taken, the first one on a tie. Raises InputError if the `baseline`

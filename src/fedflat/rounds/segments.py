@@ -109,7 +109,7 @@ def source_digest(kind: type[Method]) -> str:
 
 
 def _file(cls: type[Any]) -> Path | None:
-    """Return the file that defines a class; None if there is none."""
+    """Return the source file that defines a class; None if the class has no source file."""
     found = getattr(sys.modules.get(cls.__module__), "__file__", None)
     path = Path(found) if found else None
     return path if path is not None and path.suffix == ".py" and path.is_file() else None

@@ -1,4 +1,4 @@
-"""Arrangements of files that data sets come in: what a reader is and gives, and the readers of idx and csv files.
+"""File layouts of data sets: the interface of a reader, and the readers of idx and csv files.
 
 A reader gives the train and the test part of a data set: labels at once, samples one by one.
 """

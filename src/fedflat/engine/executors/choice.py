@@ -197,11 +197,11 @@ class Trial:
         self._run = lambda: executor.run(self.plan, down, client, ctx, descent, executor.step)
 
     def run(self) -> Tensor:
-        """Take the steps; returns the clients' models, (c, d)."""
+        """Run the local steps of `plan`; return the clients' models, (c, d)."""
         return self._run().w
 
     def seconds(self) -> float:
-        """Take the steps; returns the wall-clock seconds on a GPU, else the processor seconds."""
+        """Run the local steps of `plan`; return wall-clock seconds on a GPU, else processor seconds."""
         clock = _gpu_clock if self.plan.samples.is_cuda else process_time
         started = clock()
         self.run()

@@ -187,9 +187,9 @@ class FederationDirectory:
 def check(path: Path) -> list[tuple[str, str]]:
     """List the files of a federation's folder, each with what is wrong with it, or "" if nothing is.
 
-    Each checkpoint is checked by itself, metrics against the newest undamaged checkpoint, the model against the result,
-    and the log by its own hashes, and against its heads in checkpoints and the result. If something is wrong, all of it
-    is checked a second time: a running server may have been between two files.
+    Each checkpoint is checked on its own, the metrics against the newest undamaged checkpoint, the model against the
+    result, and the log by its own hashes and against its heads in checkpoints and the result. If a check fails, all
+    files are checked a second time: a running server may have been between two files.
     """
     found = _check_once(path)
     if any(problem for _, problem in found):

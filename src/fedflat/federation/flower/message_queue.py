@@ -114,7 +114,7 @@ class MessageQueue:
         self._open: dict[str, SentMessage] = {}  # by Flower's message id
         self._received: Counter[str] = Counter()  # bytes that have come of the replies to them
         self._counting = threading.Lock()
-        self._partial: dict[str, Future[list[Message]]] = {}  # replies of which only a part has arrived
+        self._partial: dict[str, Future[list[Message]]] = {}  # replies that have arrived only in part
         self._pulls: list[tuple[SentMessage, Future[list[Message]]]] = []  # running threads, also for closed messages
 
     def nodes(self) -> dict[int, NodeKey]:
@@ -140,7 +140,7 @@ class MessageQueue:
         return bool(message_id)
 
     def received(self, client: str) -> int:
-        """Bytes that have come of a client's reply, which is not complete."""
+        """Bytes received so far of a client's incomplete reply."""
         return sum(self._received[number] for number, sent in self._open.items() if sent.client == client)
 
     def cancel(self, kind: str) -> None:

@@ -101,7 +101,7 @@ class RunSettings(FlowerSection):
 
 
 def app_settings(folder: Path) -> RunSettings | None:
-    """Read the settings in an app's own pyproject.toml, None if there is none. Raises InputError if damaged."""
+    """Read the settings in an app's pyproject.toml; None if the file is missing. Raises InputError if damaged."""
     path = folder / "pyproject.toml"
     table: Any = read_toml(path) if path.exists() else None
     for key in ("tool", "flwr", "app", "config"):

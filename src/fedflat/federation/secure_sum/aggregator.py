@@ -72,8 +72,8 @@ class MaskedSum:
 class SecureAggregator:
     """Does what an `UpdateAggregator` does without seeing a reply: it learns only the mean over the surviving clients.
 
-    The model has the same bits as without masks: sums are whole numbers at the places of the surviving clients. So is
-    the sum of drifts, which an `UpdateAggregator` rounds in another order.
+    The model has the same bits as without masks: sums are integers at the places of the surviving clients. The sum of
+    drifts is exact, too, whereas an `UpdateAggregator` rounds it in another order.
     """
 
     def __init__(

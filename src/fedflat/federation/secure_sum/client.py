@@ -225,7 +225,7 @@ class SumClient:
 
 
 def _integers(name: str, one: ExactSum) -> Integers:
-    """Return a client's sum in whole numbers. Raises RefusedError if they exceed what one vector can have."""
+    """Return a client's sum in integers. Raises RefusedError if they exceed what one vector can have."""
     try:
         found: Integers = one.integers().cpu().numpy()
     except ValueError as error:

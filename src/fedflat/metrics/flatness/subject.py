@@ -164,7 +164,7 @@ class Subject:
 
     @property
     def coordinates(self) -> str:
-        """What `w` is of a model that has adapters, in words; empty of any other model."""
+        """A description of the coordinates of `w` for a model with adapters; empty for other models."""
         if self.is_merged:
             return f"over the {len(self.w):,} weights of the adapted layers, adapters merged in"
         return "" if adapted_network(self.objective.module) is None else f"over the {len(self.w):,} trained parameters"
