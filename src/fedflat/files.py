@@ -28,7 +28,7 @@ GROWTH = 2**20  # bytes by which a file may grow while it is opened
 SPEEDS = "speed.json"  # in the cache folder: seconds of gradients, by model and machine
 DOTS = 40  # of a key in TOML, more than any table is deep; the parser's time grows with the square of a key's parts
 # What may have dots outside keys: texts, also those that do not end, which the parser refuses there; comments; numbers.
-# Every alternative takes what it has looked at, so that no content is looked at twice.
+# Every alternative consumes the text that it matched, so that no text is scanned twice.
 NO_KEYS = re.compile(
     r'''"""(?:[^"\\]++|\\[\s\S]?|"(?!""))*+(?:"{3,5}+|\Z)|'{3}(?:[^']++|'(?!''))*+(?:'{3,5}+|\Z)'''
     r"""|"(?:[^"\\\n]++|\\.?)*+"?+|'[^'\n]*+'?+|\#[^\n]*+"""

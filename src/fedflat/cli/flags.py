@@ -149,7 +149,7 @@ def _named(model: type[BaseModel], key: str, text: str) -> tuple[FieldInfo | Non
 
 
 def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
-    """Return the field at a dotted key, of the first section that has it; None if none has it, or inside a list."""
+    """Return the field at a dotted key, of the first section that has it; None if absent, or inside a list."""
     members, info = members_of(model), None
     for part in key.split("."):
         infos = [member.fields[part] for member in members if part in member.fields]

@@ -45,7 +45,7 @@ class NonFiniteError(ArithmeticError):
 
 
 class BrokenPromiseError(AssertionError):
-    """A method does not keep what every method promises; the message says which part of it, and how."""
+    """A method violates the contract of methods; the message names the promise and the violation."""
 
 
 class ChangedWarning(UserWarning):

@@ -233,7 +233,7 @@ def _takes_floats(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -
 
 
 def _warn_of_probabilities(found: _Observation) -> None:
-    """Warn if the scores of every sample are probabilities: the loss takes their softmax once more."""
+    """Warn if the scores of every sample are probabilities: the loss applies softmax again."""
     for scores, when in ((found.scores, ""), (found.evaluated, "in evaluation mode ")):
         rows = scores.double()
         if rows.shape[-1] > 1 and bool((rows >= 0).all()) and torch.allclose(rows.sum(-1), rows.new_ones(len(rows))):

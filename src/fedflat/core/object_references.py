@@ -85,7 +85,7 @@ def is_reference(name: object) -> bool:
 def resolved(reference: str) -> str:
     """Expand the file path of `reference`, so that it means the same in every folder; other references are unchanged.
 
-    Raises InputError for a file that is not there.
+    Raises InputError for a missing file.
     """
     place, _, attribute = reference.rpartition(":")
     if not _is_path(place):

@@ -68,7 +68,7 @@ class Objective:
     def logits(self, w: Tensor, x: Tensor, key: Tensor | None = None) -> Tensor:
         """Compute class scores (*clients, b, classes) at `w` (*clients, d) for `x` (*clients, b, *shape).
 
-        Dropout takes its masks from `key` (*clients,), or from torch's random state if that is None.
+        Dropout draws its masks from `key` (*clients,), or from torch's random state if that is None.
         """
         parameters = self.space.views(w)
         if w.ndim == 1:
@@ -171,7 +171,7 @@ class Objective:
 class BatchOracle:
     """The gradient oracle of one batch (see `core.oracle.MinibatchOracle`).
 
-    `seeded` is a context for every gradient: it seeds torch's random state for what the model draws besides dropout.
+    `seeded` is a context for every gradient: it seeds torch's random state for a model's draws other than dropout.
     """
 
     objective: Objective

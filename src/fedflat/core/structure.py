@@ -61,7 +61,7 @@ def telling_apart(texts: Sequence[str]) -> list[str]:
 
 
 def _cut(text: str, hidden: Iterable[str]) -> str:
-    """Return the beginning of a text; a digest stands for the rest, and for what is `hidden`."""
+    """Return the beginning of a text; a digest replaces the rest and the `hidden` values."""
     digest = hashlib.sha256("\n".join([text, *hidden]).encode("utf-8", "backslashreplace")).hexdigest()
     return f"{text[:LONGEST]} #{digest[:12]}" if hidden or len(text) > LONGEST else text
 

@@ -1,4 +1,4 @@
-"""Code of users: which code it is, what it refers to, whether classes fit their interface, and errors in one line."""
+"""Code of users: its origin, the names it refers to, checks of classes against interfaces, and one-line errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Federated data: samples as tensors and clients as index arrays, so that 100,000 clients are not as many objects."""
+"""Federated data: samples as tensors and clients as index arrays, so that 100,000 clients need no object each."""
 
 from __future__ import annotations
 

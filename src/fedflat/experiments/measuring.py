@@ -40,7 +40,7 @@ class MeasureList(Section):
 
 
 def build_measures(measures: Sequence[object]) -> list[Measure]:
-    """Build measures from names and tables; `LIGHT` if there are none. Raises InputError that names a wrong one."""
+    """Build measures from names and tables; default `LIGHT`. Raises InputError that names a wrong one."""
     section = validated(MeasureList, {"measures": list(measures)} if measures else {})
     return [measure.object for measure in section.measures]
 

@@ -50,7 +50,7 @@ class FederatedClient:
         """Raise InputError for data whose labels are not classes.
 
         data: one client's, with its number in the federation (`FederatedData.alone`). folder: keeps its records.
-        digest: of the study. bf16: whether gradients are bfloat16. participation: says who is slow. rounds: planned,
+        digest: of the study. bf16: whether gradients are bfloat16. participation: names stragglers. rounds: planned,
         for a method that depends on their number.
         """
         fix_product_rounding()

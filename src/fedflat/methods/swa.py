@@ -125,7 +125,7 @@ class SWA(Wrapper):
         return floor(self.begin * rounds + 1e-9)
 
     def _is_averaged(self, t: int, first: int) -> bool:
-        """Tell whether the model after round `t` goes into the average."""
+        """Tell whether the model after round `t` is averaged."""
         if self.sample == "released":
             return t > first and (t - first) % self.cycle == 0
         return t >= first and (t - first) % self.cycle == self.cycle - 1

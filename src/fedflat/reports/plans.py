@@ -74,7 +74,7 @@ def _printed(recipe: Recipe, cells: Iterable[Cell]) -> list[str]:
 
 
 def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | None, float | None]:
-    """Return the work of a cell, and its hours on this machine; None for what is unknown.
+    """Return the work of a cell, and its hours on this machine; None for an unknown value.
 
     The hours are unknown if a package that the model needs is not installed; both are if the model's files are absent.
     """

@@ -41,7 +41,7 @@ def check_records(tensors: Mapping[str, Tensor | Stream], folder: Path) -> None:
 
 
 def _digests_in(tensors: Mapping[str, Tensor | Stream], records: int) -> Digests:
-    """Return the digests (records,) that a checkpoint has of the records in its slot file."""
+    """Return a checkpoint's digests (records,) of the records in its slot file."""
     digests = tensors.get(DIGESTS)
     if not isinstance(digests, Tensor) or digests.shape != (records,):
         raise DamagedError(f"clients.{DIGESTS} are not those of {records} records")

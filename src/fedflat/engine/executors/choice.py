@@ -150,9 +150,9 @@ def agreed(
 def _faster(one: Executor, many: Executor, cohort: Index) -> Choice:
     """Return the faster of one client at a time and many at once, timed on the first steps of `cohort` (c,).
 
-    By rule, models with convolutions go one client at a time, because stacked convolutions become grouped ones, which
-    are slower, and so do models with adapters, whose base is large. Other models are stacked. A trial overrules this
-    rule only by a clear speed-up; a time of zero means that the clock is too coarse.
+    By default, models with convolutions or adapters train one client at a time: stacked convolutions become grouped
+    convolutions, which are slower, and the base of adapters is large. Other models are stacked. A trial overrules this
+    default only with a clear speed-up; a time of zero means that the clock is too coarse.
     """
     seconds = _step_times((one, many), cohort)
     module = one.objective.module
@@ -217,8 +217,8 @@ def _gpu_clock() -> float:
 def stands_alone(executor: Executor, cohort: Index) -> bool:
     """Tell whether a client's result has the same bits in any stack, by a trial with clients of `cohort` (c,).
 
-    This depends on the functions in a model: torch computes the last few numbers of a tensor by other code than the
-    rest, and a single product by other code than several, and these codes may round differently.
+    This depends on the functions in a model: torch uses other kernels for the last elements of a tensor than for
+    the rest, and for a single product than for several, and these kernels may round differently.
     """
     clients = executor.batches.longest_first(0, cohort)[: min(executor.chunk, TRIAL_CLIENTS)]
     together = Trial(executor, clients).run()

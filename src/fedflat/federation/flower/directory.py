@@ -85,7 +85,7 @@ class FederationDirectory:
 
     @property
     def members(self) -> dict[str, int]:
-        """Numbers of samples of the members by name; of those that have registered, as long as no round is over.
+        """Sample counts of the members by name; until the first round is complete, of the registered clients.
 
         Raises InputError if there is no federation, or all of its checkpoints are damaged.
         """

@@ -153,7 +153,7 @@ def _check_place(event: Mapping[str, Any], number: int, before: str | None, wher
 
 
 def _checked(line: bytes, where: str) -> dict[str, Any]:
-    """Return the event in a line; empty for one that a crash has cut short. Raises InputError for no event."""
+    """Return the event in a line; empty if a crash cut the line short. Raises InputError for any other content."""
     event = _parsed(line)
     if event is None and not (line.startswith(b"{") and not line.endswith(b"}\n")):
         raise InputError(f"{where} is not an event")

@@ -127,7 +127,7 @@ class MessageQueue:
     def send(self, sent: SentMessage, content: RecordDict) -> bool:
         """Send a message, which the network deletes with its reply when it expires; returns whether it was accepted.
 
-        It is not if the node has disconnected meanwhile, or if the SuperLink was restarted while it was uploaded.
+        A message is not accepted if the node has disconnected, or if the SuperLink restarts during the upload.
         """
         ttl = max(sent.expires - monotonic(), 1.0)
         message = Message(content, sent.node, sent.kind, ttl=ttl, group_id=sent.group)

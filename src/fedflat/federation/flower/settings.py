@@ -132,7 +132,7 @@ class NodeSettings(FlowerSection):
     )
 
     def check_run(self, run: RunSettings, app: RunSettings | None) -> None:
-        """Raise InputError, naming the key, for a run that protects less than this node or the app that it has.
+        """Raise InputError, naming the key, for a run with weaker protection than this node or its app requires.
 
         app: the settings in the app's own folder, which the node's operator has read.
         """

@@ -126,10 +126,10 @@ class FlowerTransport:
         self._log_event("waiting for answers", t=t, asked=asked, answered=asked - len(pending), waiting=waiting)
 
     def _reply(self, sent: SentMessage, content: RecordDict | Failure, request: PendingRequest | None) -> Any:
-        """Return the reply of a client, or None if it does not count.
+        """Return the reply of a client, or None for a reply to ignore.
 
-        It does not if the request was sent to another node meanwhile, or if the node has gone and the request will be
-        sent again.
+        A reply is ignored if the request was sent to another node meanwhile, or if the node has gone and the request
+        will be sent again.
         """
         if request is None or request.node != sent.node:
             return None

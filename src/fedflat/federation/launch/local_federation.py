@@ -193,7 +193,7 @@ class LocalFederation:
         raise FederationError(f"the run was not over after {seconds:g} seconds")
 
     def _check_status(self, run: SubmittedRun, seen: int) -> None:
-        """Raise FederationError if a run has ended without an event that says so."""
+        """Raise FederationError if a run has ended without logging its end."""
         output = self.processes.run("flwr", "list", CONNECTION, "--run-id", run.run_id, "--format", "json")
         status = next(iter(_json(output).get("runs", [])), {"status": "unknown"})
         if status["status"].startswith("finished") and len(list(read_events(run.out))) == seen:

@@ -48,11 +48,11 @@ def library(model: str) -> Any:
 
 
 def loaded(make: Any, folder: Path, option: str, value: str, **settings: Any) -> tuple[Any, list[str]]:
-    """Load the network in `folder` in single precision, and the names of the parameters that the files do not have.
+    """Load the network in `folder` in single precision; return it with the names of parameters missing in the files.
 
-    `make` is a class of `transformers`. Only safetensors are read, no code of the folder is run, and no question is
-    asked at the terminal. Raises InputError, naming the `option` and its `value`, also if the configuration
-    makes more than the files can have weights for.
+    `make` is a class of `transformers`. Only safetensors are read, no code of the folder is run, and no prompt is shown
+    at the terminal. Raises InputError, naming the `option` and its `value`, also if the configuration defines more
+    parameters than the files can hold.
     """
     try:
         _check_numbers(read_json(folder / CONFIG))
