@@ -114,7 +114,7 @@ class LocalState:
 
     @property
     def clients(self) -> int:
-        """How many clients these are; 1 for tensors without a client axis."""
+        """The number of clients; 1 for tensors without a client axis."""
         return len(self.w) if self.w.ndim > 1 else 1
 
 

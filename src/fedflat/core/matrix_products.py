@@ -1,4 +1,4 @@
-"""How Intel's library rounds matrix products."""
+"""The rounding of matrix products by Intel's library."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class ExtensionPoint:
 
 @dataclass(frozen=True)
 class CodeOrigin:
-    """Where the code of an object lies."""
+    """The location of the code of an object."""
 
     file: str
     sha256: str  # of the file

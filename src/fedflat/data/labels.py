@@ -28,7 +28,7 @@ Values = NDArray[np.int64] | NDArray[np.str_]
 
 @dataclass(frozen=True)
 class Labelling:
-    """How labels become class indices. `class_names` are all classes in their order; empty: those that occur."""
+    """The mapping of labels to class indices. `class_names`: all classes in order; empty: the classes that occur."""
 
     labels: Literal["numbers", "names"] = "numbers"
     class_names: tuple[str, ...] = ()

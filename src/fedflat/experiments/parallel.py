@@ -124,6 +124,6 @@ class ParallelRuns:
             self._pool.end_idle()  # no run is left for them
 
     def _call_observer(self, task: StudyTask, event: tuple[Any, ...]) -> None:
-        """Call the hook of the observer that was called in a worker."""
+        """Call the observer's hook that a worker reported."""
         hook, *arguments = event
         getattr(self._observer, hook)(self._specs[task.path], *arguments)

@@ -108,7 +108,7 @@ def _model_option(value: Any) -> Any:
 
 
 class ParticipationSection(Section):
-    """Who takes part: one of `share`, `number`, `bernoulli` and `cohorts`, and failures of clients."""
+    """The choice of clients: one of `share`, `number`, `bernoulli` and `cohorts`, and failures of clients."""
 
     share: float | None = Field(None, gt=0, le=1, description="share of the clients in each round")
     number: int | None = Field(None, ge=1, description="number of clients in each round")
@@ -119,7 +119,7 @@ class ParticipationSection(Section):
     held_out: float = Field(0.0, ge=0, lt=1, description="share of the clients that only evaluate, and never train")
 
     def rule(self) -> Participation:
-        """Return the participation. Raises InputError unless exactly one key says who takes part."""
+        """Return the participation. Raises InputError unless exactly one key selects the clients."""
         given: list[Any] = [value for value in (self.share, self.number, self.cohorts) if value is not None]
         given += [] if self.bernoulli is None else [Bernoulli(self.bernoulli)]
         if len(given) != 1:

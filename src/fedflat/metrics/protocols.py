@@ -30,7 +30,7 @@ def long_mean(averaged: int, evaluations: int) -> str | None:
 
 @dataclass(frozen=True)
 class Reached:
-    """When a target accuracy was first reached, and what all clients together had spent until then."""
+    """The first round that reached a target accuracy, and the cost of all clients up to it."""
 
     rounds: int
     gradients: float  # minibatch gradients

@@ -230,7 +230,7 @@ def _value(run: FinishedRun, name: str) -> Any:
 
 
 def notes(groups: Sequence[Group], pairs: Sequence[Group | None], baseline: str, protocol: Protocol) -> list[str]:
-    """Return what a reader must know before trusting the comparison, as sentences."""
+    """Return the caveats of the comparison, as sentences."""
     runs = [run for group in groups for run in group.runs]
     return [
         *_unpaired(groups, pairs, baseline),

@@ -70,7 +70,7 @@ def check_name(name: str, randomness_of: Randomness, device: torch.device) -> No
 
 
 def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index, steps: float) -> Choice:
-    """Return the executor called `name`; for `auto` the one that is faster on the first steps of `cohort` (c,).
+    """Return the executor called `name`; for `auto`, the faster one on the first steps of `cohort` (c,).
 
     steps: of all clients in the run, which decide whether compiling pays. CUDA graphs, and compiling for a GPU, are
     used only if they are asked for: our tests have not run them there.

@@ -59,7 +59,7 @@ def _counting(pull: Callable[[str], bytes], count: Callable[[int], None]) -> Cal
 def pull_deadline(deadline: float, count: Callable[[int], None] = lambda size: None) -> Iterator[None]:
     """Inside the block, in this thread, Flower stops waiting for the rest of a reply at `deadline` (monotonic clock).
 
-    It looks every few seconds, so it may stop that much later. Without the block it waits for two hours. count: called
+    Flower checks every few seconds, so it may stop that much later. Elsewhere it waits for two hours. count: called
     with the bytes of each part of the reply that has come, in several threads.
     """
     # Flower's `pull_objects` has an argument for this, which its grid does not pass on.

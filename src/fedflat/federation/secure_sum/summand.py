@@ -20,7 +20,7 @@ Integers = NDArray[np.int64]
 
 
 class SummandLayout:
-    """Where the sums of a method's record and the figures lie in one vector of words."""
+    """The layout of the sums of a method's record, and of the figures, in one vector of words."""
 
     def __init__(self, method: Method, like: Tensor) -> None:
         """`like` (d,) gives size and precision."""

@@ -194,7 +194,7 @@ class Subject:
 
     @property
     def samples(self) -> str:
-        """Which samples are used, in words."""
+        """A description of the samples used."""
         return self.part(len(self.pooled))
 
     def part(self, used: int) -> str:
@@ -210,7 +210,7 @@ class Subject:
     def next_round(self, clients: Index | None, observer: RoundObserver) -> NextRound:
         """Compute the round that follows, or one with other `clients` (c,), as a dry round seen by `observer`.
 
-        Raises InputError if there is no run.
+        Raises InputError for a subject without a run.
         """
         if self.dry_round is None:
             raise InputError("this measure looks at a round of training; measure a run, not a model alone")

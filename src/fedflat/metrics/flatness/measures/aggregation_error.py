@@ -12,7 +12,7 @@ from ..subject import RoundObserver, Subject
 
 
 class AggregationError(Measure):
-    """Relative error of averaging A and B apart: ||mean(B_i A_i) - mean(B_i) mean(A_i)|| / ||mean(B_i A_i)||.
+    """What averaging A and B one by one does to adapters: ||mean(B_i A_i) - mean(B_i) mean(A_i)|| / ||mean(B_i A_i)||.
 
     Frobenius norms, for each adapted layer; reported are the mean over layers and the largest. B_i and A_i are the
     clients' factors at the end of the next round, averaged with the clients' weights at the server. The server's own
