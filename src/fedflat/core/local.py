@@ -88,7 +88,7 @@ class LocalResult:
     steps: Tensor  # local steps taken, (*clients, 1)
     lr_factors: Tensor  # sum of the factors on their step sizes, (*clients, 1)
     gradients: int  # minibatch gradients taken, by all of the clients together
-    loss: Tensor  # mean over the steps of the loss of each one's first gradient, (*clients,), float32; see `local_step`
+    loss: Tensor  # mean over steps of the loss at each step's first gradient, (*clients,), float32; see `local_step`
 
 
 @dataclass(frozen=True)

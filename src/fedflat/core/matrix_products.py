@@ -26,8 +26,8 @@ def fix_product_rounding() -> None:
 def _set_in_library() -> bool:
     """Set the mode by a call of Intel's library; False if the library refuses, because it was called before.
 
-    Where there is no such function the library will read the variable. The documented function, mkl_cbwr_set, is not in
-    torch's wheels; they export the one that it calls.
+    If torch does not export the function, the library will read the variable. The documented function, mkl_cbwr_set,
+    is not in torch's wheels; they export the function that it calls.
     """
     torch = sys.modules.get("torch")
     if torch is None:

@@ -74,7 +74,7 @@ class Context:
     # Local step size of this round, see `Method.round_lr`; `Method.lr_factor` may change it from step to step.
     lr: float
     share: float  # sampled clients / all clients
-    # In `step`, `finish` and `receive`: what this client has taken so far, (*clients, 1).
+    # In `step`, `finish` and `receive`: over this client's local steps so far, (*clients, 1).
     # In `update`: the mean over the sampled clients, (1,), with the weights of the model mean.
     steps: Tensor | float = 0.0  # local steps
     lr_sum: Tensor | float = 0.0  # sum of their step sizes

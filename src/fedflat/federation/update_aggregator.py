@@ -19,7 +19,7 @@ from ..rounds.guard import GuardState, Screened
 from .messages import Failure, RefusedError, Reply, TrainReply, TrainRequest, Transport, quoted, unpack
 
 NO_REPLY = "no answer before the deadline"
-MAX_DRIFT = 1e150  # the sum of as many drifts as there can be clients is still finite
+MAX_DRIFT = 1e150  # the sum of the drifts of all possible clients is still finite
 CLAIMED_DRIFT = "claimed drift"  # of methods whose message does not have the move
 
 
@@ -38,10 +38,10 @@ class AcceptedReply:
     """The numbers of a reply that the server keeps after adding its vectors to the sums."""
 
     drift: float
-    norms: Mapping[str, float]  # of each field that is averaged
+    norms: Mapping[str, float]  # norm of each field that is averaged
     largest: float  # absolute value of the largest number sent
     norm: float = 0.0  # of the entire record as averaged; 0 without a guard
-    clipped: bool = False  # whether the guard has shortened it
+    clipped: bool = False  # whether the guard has clipped the record
 
 
 class UpdateAggregator:

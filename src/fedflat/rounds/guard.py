@@ -16,7 +16,7 @@ from ..core.method import Method
 from ..core.records import Record, is_finite, record_norm, shortened_to
 from .device import one_thread
 
-REMEMBERED = 9  # rounds whose norms the running median is of: it is an honest client's while five of them are
+REMEMBERED = 9  # rounds in the running median of norms: it is an honest client's norm while five of them are
 
 
 @by_name

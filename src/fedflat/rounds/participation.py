@@ -121,7 +121,7 @@ class Unreliable(Participation):
 
     rule: Participation  # or a value that `participation` accepts, such as 0.2
     dropouts: float = 0.0  # chance that a client does not reply
-    stragglers: float = 0.0  # chance that a client that replies is slow
+    stragglers: float = 0.0  # probability that a client that replies is a straggler
 
     def __post_init__(self) -> None:
         """Check the fields. Raises InputError, naming the field, for an invalid chance or rule."""

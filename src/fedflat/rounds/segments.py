@@ -25,7 +25,7 @@ from ..core.wrapper import chain
 
 DECISIVE = ("fedflat", "torch", "numpy")  # packages whose version can change a bit of a round
 PACKAGE = Path(__file__).parents[1]
-SECONDS = 10  # that git may take; without an answer the commit is unknown
+SECONDS = 10  # time limit of git; without an answer the commit is unknown
 UNKNOWN = "unknown"  # the digest of code that is in no file, such as a notebook's
 
 

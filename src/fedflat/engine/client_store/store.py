@@ -77,8 +77,8 @@ class ClientStore:
         self._widths = {name: width for name, width in widths.items() if name not in self._passing}
         self._width = sum(self._widths.values())
         self._slot_bytes = self._width * like.itemsize
-        # Decided once for all clients, however many take part: nothing moves during a run, no estimate can be wrong,
-        # and a file costs about as much as memory. Twice, because growing copies.
+        # Decided once for all clients, also those that never take part: no record moves during a run, no estimate can
+        # be wrong, and a file costs about as much as memory. Twice, because growing copies.
         self._fits = 2 * clients * self._slot_bytes <= budget
         self._folder = None if folder is None else Path(folder).resolve()
         self._index, self._owned = SlotIndex(clients), owned

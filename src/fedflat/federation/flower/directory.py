@@ -155,7 +155,7 @@ class FederationDirectory:
         """Make the checkpoint after `rounds` the newest one; return the new names of the files set aside.
 
         If it is killed, it can be called again. Raises InputError if there is no federation, if a process is writing
-        it, or if there is no such checkpoint.
+        it, or if that checkpoint is missing.
         """
         if not (self.path / STUDY).exists():
             raise InputError(f"{self.path} holds no federation")

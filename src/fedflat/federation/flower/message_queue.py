@@ -30,7 +30,7 @@ from ..messages import Failure
 _thread = threading.local()
 _flower_pull_objects = http_grid.pull_objects
 NODE_GONE = Failure("its node has gone")  # the network's answer for a node, a message or a reply that it has lost
-_UNAVAILABLE = (3, 4, 5)  # Flower's error codes for these three
+_UNAVAILABLE = (3, 4, 5)  # Flower's error codes for a lost node, message or reply
 ERROR_LENGTH = 200  # characters of an error
 THREAD = "fedflat reply"
 PULL_SECONDS = 5.0  # for one reply, until the next one is tried while a thread waits for the rest of this one
@@ -101,7 +101,7 @@ class SentMessage:
 
     node: int
     kind: str  # Flower's message type
-    client: str  # name, or "" if it is not known who is at the node
+    client: str  # client's name, or "" if the node's client is unknown
     group: str  # the round
     expires: float  # on the monotonic clock
 

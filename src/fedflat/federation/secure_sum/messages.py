@@ -46,7 +46,7 @@ class SharesRequest:
     participants: tuple[int, ...]
     channel_keys: tuple[bytes, ...]
     mask_keys: tuple[bytes, ...]
-    places: tuple[int, ...]  # the highest of all clients, at which all of them cut
+    places: tuple[int, ...]  # the highest places of all clients, at which all clients cut their numbers
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ class Measure(ABC):
 class LossMeasure(Measure):
     """A measure of the loss around the model, over the trained parameters or over merged weights."""
 
-    unsaid: ClassVar[tuple[str, ...]] = ("space",)  # `coordinates` says what is to be said of it
+    unsaid: ClassVar[tuple[str, ...]] = ("space",)  # `coordinates` describes it
 
     space: Literal["trained", "merged"] = hyper(
         "trained",

@@ -143,7 +143,7 @@ class Subject:
     max_samples: int = MAX_SAMPLES
     memory: int = MEMORY
     dry_round: DryRound | None = None  # None for a model without a run
-    iterate: Tensor | None = None  # (d,) the model that the next round starts from, if that is another than `w`
+    iterate: Tensor | None = None  # (d,) the model that the next round starts from, if not `w`
     direction: Tensor | None = None  # (d,) h of the last step, iterate = before - eta h; None before the first round
     weights: Literal["uniform", "samples"] = "uniform"  # of the clients in the server's mean
     is_merged: bool = False  # whether `w` are the weights of adapted layers, see `merged`
