@@ -27,8 +27,8 @@ TEXT = 64 * 2**20  # bytes of a TOML or JSON file, at most; ours have some kilob
 GROWTH = 2**20  # bytes by which a file may grow while it is opened
 SPEEDS = "speed.json"  # in the cache folder: seconds of gradients, by model and machine
 DOTS = 40  # of a key in TOML, more than any table is deep; the parser's time grows with the square of a key's parts
-# What may have dots outside keys: texts, also those that do not end, which the parser refuses there; comments; numbers.
-# Every alternative takes what it has looked at, so that no content is looked at twice.
+# Tokens with dots outside keys: texts (also unterminated ones, which the parser refuses), comments, and numbers.
+# Every alternative consumes the text that it matched, so that no text is scanned twice.
 NO_KEYS = re.compile(
     r'''"""(?:[^"\\]++|\\[\s\S]?|"(?!""))*+(?:"{3,5}+|\Z)|'{3}(?:[^']++|'(?!''))*+(?:'{3,5}+|\Z)'''
     r"""|"(?:[^"\\\n]++|\\.?)*+"?+|'[^'\n]*+'?+|\#[^\n]*+"""
@@ -188,7 +188,7 @@ def read_bytes(path: Path, most: int = TEXT) -> bytes:
             facts = os.fstat(handle)
             if not stat.S_ISREG(facts.st_mode):
                 raise InputError(f"{path} cannot be read: it is not a file")
-            # Not `most`: so much memory is asked for at once. A file that is larger than it said is growing.
+            # Not `most`: `read` allocates that much memory at once. A file larger than its stated size is growing.
             content = b"" if facts.st_size > most else file.read(min(most, facts.st_size + GROWTH) + 1)
     if max(len(content), facts.st_size) > most:
         raise InputError(f"{path} cannot be read: it has more than {most:,} bytes")

@@ -19,7 +19,7 @@ PREFIX = "base_model.model."  # `peft` puts it before the names of the network's
 class Factors:
     """The parameters of one adapted layer, by name."""
 
-    layer: str  # as the network without adapters calls it
+    layer: str  # its name in the network without adapters
     A: str  # (r, inputs)
     B: str  # (outputs, r)
 

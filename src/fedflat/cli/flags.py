@@ -149,7 +149,7 @@ def _named(model: type[BaseModel], key: str, text: str) -> tuple[FieldInfo | Non
 
 
 def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
-    """Return the field at a dotted key, of the first section that has it; None if none has it, or inside a list."""
+    """Return the field at a dotted key, of the first section that has it; None if absent, or inside a list."""
     members, info = members_of(model), None
     for part in key.split("."):
         infos = [member.fields[part] for member in members if part in member.fields]
@@ -176,7 +176,7 @@ def _is_of_outside(key: str, words: list[str], table: dict[str, Any]) -> bool:
 
 
 def _at(table: Any, key: str) -> Any:
-    """Return the value at a dotted key; None if there is none."""
+    """Return the value at a dotted key; None if the key is missing."""
     for name in key.split("."):
         table = table.get(name) if isinstance(table, dict) else None
     return table

@@ -324,7 +324,7 @@ def _folders(texts: list[str]) -> dict[str, Path]:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Handle a signal by Interrupted, and ignore further signals while the started processes are ended."""
+    """Raise Interrupted on a signal; ignore later signals, so that child processes can be terminated."""
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.SIG_IGN)
     raise Interrupted(number, "started again with the same settings, it resumes from the last completed round")

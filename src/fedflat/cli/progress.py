@@ -43,7 +43,7 @@ COUNTS = ("attackers", "clipped", "refused")  # numbers of clients
 def watcher(
     console: Console, runs: Sequence[RunSpec], protocol: Protocol = "last"
 ) -> AbstractContextManager[RunObserver]:
-    """Show the progress of all `runs`: a bar if `console` is a terminal, else lines. Accuracies follow `protocol`."""
+    """Return an observer of `runs` that draws a bar on a terminal, else prints lines; `protocol` picks the accuracy."""
     return Bar(console, runs, protocol) if console.is_terminal else nullcontext(Lines(console, runs, protocol))
 
 

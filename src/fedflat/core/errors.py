@@ -33,7 +33,7 @@ class FieldError(InputError):
 
 
 class MissingPackageError(InputError):
-    """What was asked for needs an optional package that is not installed; the message names package and extra."""
+    """An operation needs an optional package that is not installed; the message names the package and the extra."""
 
 
 class StackingError(InputError):
@@ -45,7 +45,7 @@ class NonFiniteError(ArithmeticError):
 
 
 class BrokenPromiseError(AssertionError):
-    """A method does not keep what every method promises; the message says which part of it, and how."""
+    """A method violates the contract of methods; the message names the promise and the violation."""
 
 
 class ChangedWarning(UserWarning):

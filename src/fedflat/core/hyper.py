@@ -70,7 +70,7 @@ def by_name(cls: type[Made], first_by_place: bool = False) -> type[Made]:
 
 
 def _misnamed(name: str, names: list[str], unknown: list[str]) -> str:
-    """Say what is wrong with the arguments of a class called `name` whose fields have these `names`."""
+    """Describe the wrong arguments of a call of the class `name`, whose fields have these `names`."""
     if not names:
         return f"{name} has no fields; write {name}()"
     if not unknown:
@@ -119,7 +119,7 @@ def field_types(cls: Any) -> dict[str, Any]:
 
 
 def _is_class(kind: Any) -> bool:
-    """Whether the values of a field are objects of a class, such as a method that another one goes around."""
+    """Whether the values of a field are objects of a class, such as the base of a wrapper method."""
     return isinstance(kind, type) and kind not in (bool, int, float, str)
 
 

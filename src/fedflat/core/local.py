@@ -30,7 +30,7 @@ class Descent:
 
     lr: Tensor | float
     weight_decay: float = 0.0
-    max_norm: float = inf  # bound on ||d|| over the whole vector
+    max_norm: float = inf  # bound on ||d|| over the entire vector
     momentum: float = 0.0
     # outside: decay is added to the direction, as released codes do; inside: to the gradient that is
     # mixed with momentum, so it is scaled like that gradient.
@@ -88,7 +88,7 @@ class LocalResult:
     steps: Tensor  # local steps taken, (*clients, 1)
     lr_factors: Tensor  # sum of the factors on their step sizes, (*clients, 1)
     gradients: int  # minibatch gradients taken, by all of the clients together
-    loss: Tensor  # mean over the steps of the loss of each one's first gradient, (*clients,), float32; see `local_step`
+    loss: Tensor  # mean over steps of the loss at each step's first gradient, (*clients,), float32; see `local_step`
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class LocalState:
 
     @property
     def clients(self) -> int:
-        """How many clients these are; 1 for tensors without a client axis."""
+        """The number of clients; 1 for tensors without a client axis."""
         return len(self.w) if self.w.ndim > 1 else 1
 
 
@@ -135,9 +135,9 @@ def local_step(
 ) -> LocalState:
     """Take one local step of every client in `state`.
 
-    Its loss is what the pass of its first gradient gives: the mean over the batch, without a penalty, at the point
-    where the method takes that gradient. That is the iterate, unless the method begins with a perturbation that it
-    knows beforehand. It is NaN if the oracle does not know losses.
+    The recorded loss comes from the forward pass of the step's first gradient: the batch mean, without a penalty, at
+    the point of that gradient. This is the iterate, unless the method begins with a perturbation that it knows
+    beforehand. The loss is NaN if the oracle does not compute losses.
     """
     factors = state.steps if state.lr_factors is None else state.lr_factors
     ctx = replace(ctx, steps=state.steps, lr_sum=factors * descent.lr)

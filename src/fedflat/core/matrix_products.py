@@ -1,4 +1,4 @@
-"""How Intel's library rounds matrix products."""
+"""The rounding of matrix products by Intel's library."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ TOO_LATE = -8  # MKL_CBWR_ERR_MODE_CHANGE_FAILURE
 def fix_product_rounding() -> None:
     """Round matrix products alike wherever in memory a matrix begins, in this process and in those that it starts.
 
-    Then a client's training has the same bits in every row of a stack. Measured, it costs no time. Whatever computes
-    calls this first, because Intel's library chooses how it rounds when it is called for the first time. Nothing
-    changes where the user has chosen already, by $MKL_CBWR, or where it is too late: then processes that are started
-    later round as this one does.
+    Then a client's training has the same bits in every row of a stack; measured, it costs no time. Call this before any
+    computation: Intel's library chooses its rounding at its first call. Nothing changes if the user has set $MKL_CBWR,
+    or if the library was called before; processes that are started later then round as this one does.
     """
     if VARIABLE not in os.environ and _set_in_library():
         os.environ[VARIABLE] = "AUTO"
 
 
 def _set_in_library() -> bool:
-    """Set the mode by a call of Intel's library; False if the library refuses, as it was called before.
+    """Set the mode by a call of Intel's library; False if the library refuses, because it was called before.
 
-    Where there is no such function the library will read the variable. The documented function, mkl_cbwr_set, is not in
-    torch's wheels; they export the one that it calls.
+    If torch does not export the function, the library will read the variable. The documented function, mkl_cbwr_set,
+    is not in torch's wheels; they export the function that it calls.
     """
     torch = sys.modules.get("torch")
     if torch is None:

@@ -68,13 +68,13 @@ class Sources:
 
 @dataclass(frozen=True)
 class Context:
-    """What every party may know about a round, for any method."""
+    """Facts about a round that every party may know, for any method."""
 
     t: int  # communication round, from 0
     # Local step size of this round, see `Method.round_lr`; `Method.lr_factor` may change it from step to step.
     lr: float
     share: float  # sampled clients / all clients
-    # In `step`, `finish` and `receive`: what this client has taken so far, (*clients, 1).
+    # In `step`, `finish` and `receive`: over this client's local steps so far, (*clients, 1).
     # In `update`: the mean over the sampled clients, (1,), with the weights of the model mean.
     steps: Tensor | float = 0.0  # local steps
     lr_sum: Tensor | float = 0.0  # sum of their step sizes
@@ -103,7 +103,7 @@ class Method(ABC):
     # "uniform" where the derivation needs equal weights; "any" where the experiment may choose.
     weights: ClassVar[Literal["uniform", "any"]] = "any"
     # "local": each client trains a model of its own, the field `w` of its record, and nothing is sent. "centralised":
-    # one model is trained on the samples of all clients, with as many local steps as the whole cohort takes.
+    # one model is trained on the samples of all clients, with as many local steps as all clients of the cohort take.
     training: ClassVar[Literal["federated", "local", "centralised"]] = "federated"
     # Whether a round depends on how many are planned, `ctx.rounds`: then a run cannot be given more of them later.
     depends_on_rounds: ClassVar[bool] = False

@@ -99,7 +99,7 @@ def require(kept: bool, problem: str) -> None:
 def require_shape(
     role: str, record: Any, kind: type[Record], method: Method, lead: tuple[int, ...], dtype: torch.dtype
 ) -> None:
-    """Raise BrokenPromiseError unless `record` is of its `kind`, with tensors (*lead, width) of the type `dtype`."""
+    """Raise BrokenPromiseError unless `record` is a `kind` whose tensors have shape (*lead, width) and type `dtype`."""
     require(type(record) is kind, f"{role} is a {type(record).__name__}, the class line says {kind.__name__}")
     for name, width in kind.widths(D, method).items():
         x, shape = getattr(record, name), (*lead, width)

@@ -23,7 +23,7 @@ from .torch_module import Restorer, copied, evaluating, scores_of
 
 
 class Randomness(Enum):
-    """What a model draws at random in training."""
+    """The random draws of a model in training."""
 
     NOTHING = "nothing"
     DROPOUT = "dropout"  # and nothing else: `SeededDropout` makes the masks
@@ -56,8 +56,8 @@ def randomness_of(module: nn.Module, x: Tensor, classes: int, task: Task = CROSS
 
     Raises InputError if the module cannot take the samples, does not give one score per class, cannot be copied, has
     scores without a gradient or with one of tensors that are not trained, changes a buffer, its input or a parameter,
-    draws random numbers that are not torch's, or keeps anything else from pass to pass: what it remembers of a client's
-    samples would leak into the next client. The random state of torch is left as it was.
+    draws random numbers that are not torch's, or keeps any other state between passes: state from one client's samples
+    would leak into the next client. Torch's random state is restored.
     """
     fresh, values = copied(module, with_parameters=False), {name: p.detach() for name, p in module.named_parameters()}
     moving = {name for name, p in module.named_parameters() if p.requires_grad}
@@ -150,7 +150,7 @@ def _depends_on_others(module: nn.Module, values: dict[str, Tensor], x: Tensor, 
 
 
 def _back(module: nn.Module, scores: Tensor, leaves: dict[str, Tensor]) -> list[Tensor | None]:
-    """Return the gradient of `leaves`. Raises InputError if there is none, or if other tensors have one."""
+    """Return the gradient of `leaves`. Raises InputError if it does not exist, or if other tensors have one."""
     trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
     if not trained:
         return []
@@ -233,7 +233,7 @@ def _takes_floats(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -
 
 
 def _warn_of_probabilities(found: _Observation) -> None:
-    """Warn if the scores of every sample are probabilities: the loss takes their softmax once more."""
+    """Warn if the scores of every sample are probabilities: the loss applies softmax again."""
     for scores, when in ((found.scores, ""), (found.evaluated, "in evaluation mode ")):
         rows = scores.double()
         if rows.shape[-1] > 1 and bool((rows >= 0).all()) and torch.allclose(rows.sum(-1), rows.new_ones(len(rows))):

@@ -45,7 +45,7 @@ class ExtensionPoint:
 
 @dataclass(frozen=True)
 class CodeOrigin:
-    """Where the code of an object lies."""
+    """The location of the code of an object."""
 
     file: str
     sha256: str  # of the file
@@ -85,7 +85,7 @@ def is_reference(name: object) -> bool:
 def resolved(reference: str) -> str:
     """Expand the file path of `reference`, so that it means the same in every folder; other references are unchanged.
 
-    Raises InputError for a file that is not there.
+    Raises InputError for a missing file.
     """
     place, _, attribute = reference.rpartition(":")
     if not _is_path(place):
@@ -162,7 +162,7 @@ def installed(point: ExtensionPoint) -> dict[str, EntryPoint]:
 
 
 def _find_installed(name: str, point: ExtensionPoint) -> Any | None:
-    """Load the entry point called `name`; None if there is none. Raises InputError if it cannot be loaded."""
+    """Load the entry point `name`; None if it is not installed. Raises InputError if it cannot be loaded."""
     known = installed(point)
     entry = known.get(matching(name, known) or "")
     if entry is None:

@@ -68,7 +68,7 @@ class Objective:
     def logits(self, w: Tensor, x: Tensor, key: Tensor | None = None) -> Tensor:
         """Compute class scores (*clients, b, classes) at `w` (*clients, d) for `x` (*clients, b, *shape).
 
-        Dropout takes its masks from `key` (*clients,), or from torch's random state if that is None.
+        Dropout draws its masks from `key` (*clients,), or from torch's random state if that is None.
         """
         parameters = self.space.views(w)
         if w.ndim == 1:
@@ -102,9 +102,9 @@ class Objective:
     def losses(
         self, w: Tensor, batch: Batch, penalty: Penalty | None, penalty_alone: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Compute `loss` (*clients,), and the samples' losses without the penalty (*clients, b), without a gradient.
+        """Compute each client's `loss` (*clients,), and the unpenalised, detached loss of each sample (*clients, b).
 
-        With `penalty_alone` the first is the mean of the penalty.
+        With `penalty_alone`, the first tensor is the mean penalty instead of `loss`.
         """
         scores = self.logits(w, batch.x, batch.key)
         each = self.task.each(scores.flatten(0, -2), batch.y.flatten(0, scores.ndim - 2)).view(scores.shape[:-1])
@@ -171,7 +171,7 @@ class Objective:
 class BatchOracle:
     """The gradient oracle of one batch (see `core.oracle.MinibatchOracle`).
 
-    `seeded` is a context for every gradient: it seeds torch's random state for what the model draws besides dropout.
+    `seeded` is a context for every gradient: it seeds torch's random state for a model's draws other than dropout.
     """
 
     objective: Objective

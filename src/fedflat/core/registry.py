@@ -26,7 +26,7 @@ def plain(name: str) -> str:
 
 
 def matching(name: str, known: Iterable[str]) -> str | None:
-    """Return the one of `known` that `name` means; case, `-` and `_` do not matter. None if there is none."""
+    """Return the name in `known` that equals `name` up to case, `-` and `_`; None if no name does."""
     return next((one for one in known if plain(one) == plain(name)), None)
 
 

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from .errors import StackingError
 
 _ELEMENTS = (functional.dropout, torch.dropout, torch.dropout_)
-# Dropout of whole channels, for batches with this many axes; the three functions read other shapes differently.
+# Dropout of entire channels, for batches with this many axes; the three functions read other shapes differently.
 _CHANNELS = {functional.dropout1d: 3, functional.dropout2d: 4, functional.dropout3d: 5}
 _COVERED: tuple[Callable[..., Any], ...] = (*_ELEMENTS, *_CHANNELS)
 

@@ -1,9 +1,9 @@
-"""Functions and modules as texts: what computes something else has another text, the same in every process.
+"""Functions and modules as texts: code that computes something else has another text, the same in every process.
 
-Seen are classes and functions of installed packages by their names, what they were made with and what is bound to them,
-and of all others the code, with the constants, closures, class attributes and globals that it reads. No text has an
-address or the order of a set. Not seen are attributes of an object of an installed class that are no arguments of it,
-what code reads from files, and native code.
+A text has the names of classes and functions of installed packages, with their constructor arguments and bound values;
+of all others it has the code, with the constants, closures, class attributes and globals that the code reads. No text
+has an address or the order of a set. A text lacks attributes of an object of an installed class that are not
+constructor arguments, the content of files that code reads, and native code.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def telling_apart(texts: Sequence[str]) -> list[str]:
 
 
 def _cut(text: str, hidden: Iterable[str]) -> str:
-    """Return the beginning of a text; a digest stands for the rest, and for what is `hidden`."""
+    """Return the beginning of a text; a digest replaces the rest and the `hidden` values."""
     digest = hashlib.sha256("\n".join([text, *hidden]).encode("utf-8", "backslashreplace")).hexdigest()
     return f"{text[:LONGEST]} #{digest[:12]}" if hidden or len(text) > LONGEST else text
 

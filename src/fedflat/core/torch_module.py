@@ -177,7 +177,7 @@ def _refuse_training_layers(module: nn.Module) -> None:
 
 
 def scores_of(output: Any) -> Tensor:
-    """Return the scores (b, outputs) in a model's `output`. Raises InputError if there are none."""
+    """Return the scores (b, outputs) in a model's `output`. Raises InputError if it has no scores."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, Mapping):

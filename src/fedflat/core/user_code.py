@@ -1,4 +1,4 @@
-"""Code of users: which code it is, what it refers to, whether classes fit their interface, and errors in one line."""
+"""Code of users: its origin, the names it refers to, checks of classes against interfaces, and one-line errors."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def own_errors_named(kind: str, thing: object, hooks: Sequence[str]) -> Iterator
     """Turn an error that a user's hook of `thing` raises in the block into an InputError that names both.
 
     kind: what `thing` is, such as "method". An error inside this package, and one with a message for the user, such
-    as a lack of memory, is not changed. The user's error is the cause of the new one, and has the whole traceback.
+    as a lack of memory, passes unchanged. The user's error is the cause of the new one, with its full traceback.
     """
     try:
         yield

@@ -147,14 +147,14 @@ class _WithTurn(OfBase):
 
 
 class Alternation(Wrapper):
-    """A method whose rounds move only some coordinates: those whose turn it is, and those that always move.
+    """A method that trains only some coordinates in a round: those that always move, and those of even or odd rounds.
 
-    A round is exactly one of the base on the subspace of the coordinates that move. In everything that the base sees,
-    models included, the other coordinates are zero, so that they are in no norm and in no product; its gradients are
-    taken at the full model, and are zero there. Models, control variates and momenta do not change at coordinates that
-    do not move, until their next turn. Clients receive all coordinates.
+    A round equals a round of the base on the subspace of the coordinates that move. The base sees zeros at the frozen
+    coordinates of every vector, models included, so they add nothing to norms and products. Gradients are computed at
+    the full model, then set to zero at frozen coordinates. Models, control variates and momenta keep their values at
+    frozen coordinates until these move again. Clients receive all coordinates.
 
-    Configurations do not name it: `of` makes it, from the rounds in which each coordinate moves.
+    A configuration cannot name this class; `of` constructs it from the rounds in which each coordinate moves.
     """
 
     paper: ClassVar[Any] = OfBase()

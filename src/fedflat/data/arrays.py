@@ -240,7 +240,7 @@ def _differs(item: Sequence[Any], read: Callable[[int], Sequence[Any]], i: int, 
         return not _same(one, other, what) or not all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in labels)
     except InputError:
         raise
-    except Exception:  # what cannot be compared is refused later, if it cannot be converted either
+    except Exception:  # values that cannot be compared are refused later, if they cannot be converted either
         return False
 
 

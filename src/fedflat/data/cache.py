@@ -152,7 +152,7 @@ def open_entry(folder: Path) -> Entry | None:
 
 
 def check(folder: Path) -> list[tuple[str, str]]:
-    """Return the name and the problem, empty if there is none, of every entry in the cache folder `folder`.
+    """Return (name, problem) of every entry in the cache folder `folder`; the problem of a sound entry is empty.
 
     The list includes folders of interrupted conversions, but not those of conversions that are running.
     """

@@ -34,7 +34,7 @@ class SampleFormat:
         return () if self.tokenizer is None else (self.tokenizer.digest, self.tokenizer.padding)
 
     def refuse_image_size(self, why: str) -> None:
-        """Raise InputError if an image size is given; `why` ends the message and says what the samples are."""
+        """Raise InputError if an image size is given; `why`, the end of the message, states the kind of the samples."""
         if self.image_size is not None:
             raise InputError(f"data.image_size = {self.image_size} goes with photographs{why}")
 

@@ -200,7 +200,7 @@ class FileDataset:
 
 
 def data_root(data_dir: str | None, name: str) -> Path:
-    """Return the folder of all data sets: `data_dir`, else $FEDFLAT_DATA. Raises InputError if there is none."""
+    """Return the folder of all data sets: `data_dir`, else $FEDFLAT_DATA. Raises InputError if neither is set."""
     given = data_dir or os.environ.get("FEDFLAT_DATA")
     if not given:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Federated data: samples as tensors and clients as index arrays, so that 100,000 clients are not as many objects."""
+"""Federated data: samples as tensors and clients as index arrays, so that 100,000 clients need no object each."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ class FederatedData:
     ) -> FederatedData:
         """Your own data: one `(x, y)` per client, arrays or tensors, x (n_i, *shape), y (n_i,) class indices or names.
 
-        A client, and `test`, may also be a dataset, as `split` takes one. All have one kind of numbers: uint8, whole
-        numbers or floats.
+        A client, and `test`, may also be a dataset, as `split` takes one. All have one kind of numbers: uint8,
+        integers or floats.
 
         task: "multi-label", for y (n_i, labels) of 0 and 1, or "regression", for y (n_i,) or (n_i, k) of numbers.
         classes, labels, class_names, columns: as of `split`. validation: share of each client's samples that it does

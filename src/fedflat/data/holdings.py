@@ -1,4 +1,4 @@
-"""Which client holds which samples: the split by a partition scheme, and the validation samples of each client."""
+"""The assignment of samples to clients: the split by a partition scheme, and each client's validation samples."""
 
 from __future__ import annotations
 

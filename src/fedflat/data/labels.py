@@ -1,4 +1,4 @@
-"""Labels, domains and users: one name or whole number for each sample, and the class indices that labels stand for."""
+"""Labels, domains and users: one name or integer for each sample, and the class indices of the labels."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .numbers import Array, array_of, stored
 MISSING = ("", "nan", "NaN", "<NA>", "NaT")  # texts that a missing value becomes in a column of texts
 MAX_NAME = 200  # characters of a class's, a domain's or a user's name, which tables and messages show
 MAX_CLASSES = 100_000  # ImageNet-21k has 21,841, and tables have a column for each
-EXACT = 2**53  # above it a float64 cannot hold every whole number
+EXACT = 2**53  # above it a float64 cannot hold every integer
 Values = NDArray[np.int64] | NDArray[np.str_]
 
 
 @dataclass(frozen=True)
 class Labelling:
-    """How labels become class indices. `class_names` are all classes in their order; empty: those that occur."""
+    """The mapping of labels to class indices. `class_names`: all classes in order; empty: the classes that occur."""
 
     labels: Literal["numbers", "names"] = "numbers"
     class_names: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ def checked_task(task: Any) -> Kind:
 
 
 def values_of(values: Any, what: str) -> Values:
-    """Convert to one whole number (int64) or one text per sample, (n,); whole floats and bools are whole numbers.
+    """Convert to one integer (int64) or one text per sample, (n,); integral floats and bools become integers.
 
     Raises InputError, beginning with `what`, for anything else, for texts among numbers, and for a missing value.
     """
@@ -140,7 +140,7 @@ def class_indices(
 ) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
     """Return class indices, int64 (n,), of every part, the number of classes, and their names if they have any.
 
-    labels: whole numbers (n,) of every part; the part "test" has no class that the others lack, unless all classes
+    labels: integers (n,) of every part; the part "test" has no class that the others lack, unless all classes
     are stated. found: the texts that the numbers stand for, if labels are texts.
 
     Raises InputError for labels that are negative, or none of the classes; warns of classes without samples.
@@ -239,7 +239,7 @@ def _of_objects(found: Array, what: str) -> Array:
 
 
 def _whole(found: Array, what: str) -> NDArray[np.int64]:
-    """Convert whole numbers to int64. Raises InputError for others, and for floats that may have lost digits."""
+    """Convert integers to int64. Raises InputError for others, and for floats that may have lost digits."""
     kind = found.dtype.kind
     if kind not in "biuf":
         raise InputError(f"{what} is of type {found.dtype}; give names as texts, or whole numbers")

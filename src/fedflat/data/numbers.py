@@ -1,6 +1,6 @@
 """The types in which the numbers of samples are stored; a table in docs/own_data.md lists the conversions.
 
-There are three kinds, because models see them differently: pixels (uint8) are scaled to [0, 1], whole numbers
+There are three kinds, because models see them differently: pixels (uint8) are scaled to [0, 1], integers
 (int64) are tokens, and floats are unchanged. No part of a data set is converted to the kind of another one.
 """
 
@@ -30,7 +30,7 @@ ADVICE = {
 def sample_tensor(value: Any, what: str) -> Tensor:
     """Convert an array, a tensor, a table or nested lists to a tensor of uint8, int64, float32 or float64.
 
-    The columns of a table (a DataFrame) are quantities: whole numbers and truth values there become float64.
+    The columns of a table (a DataFrame) are quantities: its integers and booleans become float64.
     Raises InputError, beginning with `what`, for values that are not numbers, or that none of these types holds.
     """
     found = array_of(value, what)

@@ -71,7 +71,7 @@ def own_samples(
 
 
 def _labelling(dataset: Any, columns: Columns | None, task: Kind, how: Labelling) -> Labelling:
-    """Return what the call says about classes, or else what the dataset's column of labels declares."""
+    """Return the classes that the call states, or else those that the dataset's label column declares."""
     if how != INDICES or task != "classification" or columns is None or not has_columns(dataset):
         return how
     feature = (getattr(dataset, "features", None) or {}).get(columns[1])

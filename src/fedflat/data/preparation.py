@@ -49,7 +49,7 @@ class Preparation:
 
 @lru_cache(maxsize=16)
 def _of_channels(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return one number for each channel (channels, 1, 1), copied to a device once and not at every batch."""
+    """Return one number per channel (channels, 1, 1), copied to a device once, not for every batch."""
     with torch.inference_mode(False):  # evaluation may ask first, training takes the same tensor
         return torch.tensor(values, dtype=dtype, device=device)[:, None, None]
 

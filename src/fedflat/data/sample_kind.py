@@ -32,7 +32,7 @@ Encoder = Callable[[Sequence[str]], Any]  # texts to token numbers (n, tokens)
 
 @dataclass(frozen=True)
 class SampleKind:
-    """The samples of a run's training, and what its scores are."""
+    """The kind of the training samples of a run, and the meaning of its scores."""
 
     shape: tuple[int, ...]  # of one sample
     numbers: NumberKind  # as they are stored

@@ -23,7 +23,7 @@ TEST_SHARE = 10  # without a test part, one in TEST_SHARE samples of each user i
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Which samples of a data set are used, and how they are prepared."""
+    """The selection of samples of a data set, and their preparation."""
 
     augment: Literal["none", "crop-flip", "fl-simulator"] = hyper(
         "none", "in training: none, crop-flip (FedGF), fl-simulator (FL-Simulator's order and chances)"

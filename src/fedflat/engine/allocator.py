@@ -13,9 +13,9 @@ from typing import Any
 
 from ..core.errors import InputError
 
-SWITCH = "FEDFLAT_MALLOC"  # the environment variable; "default" leaves the allocator as it is
+SWITCH = "FEDFLAT_MALLOC"  # the environment variable; "default" leaves the allocator unchanged
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt, from malloc.h
-NEVER_TRIM = 2**31 - 1  # bytes; the most that mallopt's int can say
+NEVER_TRIM = 2**31 - 1  # bytes; the maximum of mallopt's int
 MAPPED_FROM = (2**30, 2**25)  # bytes from which a block is mapped separately; before glibc 2.35 at most 32 MiB
 
 

@@ -169,9 +169,9 @@ def check_privacy(
 
 
 def check_same_settings(before: Mapping[str, Any], now: Mapping[str, Any], path: Path, label: str) -> None:
-    """Raise InputError, naming the first difference, unless the settings of the checkpoint `path` are those of now.
+    """Raise InputError, naming the first difference, unless the checkpoint `path` has the present settings.
 
-    label: of the method.
+    before: the checkpoint's settings. now: the present ones. label: the method's.
     """
     difference = first_difference(before, now, eq)
     if difference is None:

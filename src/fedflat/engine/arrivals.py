@@ -74,7 +74,7 @@ class Arrivals:
         return ReceivedChunk(received, steps, lr_factors, accepted.nonzero()[:, 0])
 
     def accepted(self) -> Tensor:
-        """Return whether each client of the round counts, (c,) bool. Raises InputError if none does."""
+        """Return the mask of clients whose records are averaged, (c,) bool. Raises InputError if it selects none."""
         accepted = self.of_clients[0] > 0
         if self._guard is not None and not bool(accepted.any()):
             sent = self.of_clients[2]

@@ -1,4 +1,4 @@
-"""What a simulation trains: a model, its loss and the clients' samples, on one device."""
+"""The learning problem of a simulation: a model, its loss and the clients' samples, on one device."""
 
 from __future__ import annotations
 

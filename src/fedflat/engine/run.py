@@ -102,7 +102,7 @@ class Run:
     w: Tensor  # (d,)
     cost: MethodCost
     counts: Index  # samples per client and class, (clients, classes)
-    flatness: Flatness  # measures of the final model; empty if none was asked for
+    flatness: Flatness  # measures of the final model; empty if none was requested
     samples: SampleKind  # the kind of samples that the model takes
     # How `fedflat.models.build` makes the module: name, options, classes, shape, dtype; None if a module was given.
     architecture: dict[str, Any] | None = None
@@ -118,7 +118,7 @@ class Run:
         texts, or a dataset, whose labels are ignored. In a multi-label task `classes` are 0 and 1 (n, k); a
         regression has none. Computed in batches on the model's device, in evaluation mode; the result is on the CPU.
 
-        Raises InputError for another shape or kind of numbers (uint8, whole numbers, floats) than in training.
+        Raises InputError for another shape or kind of numbers (uint8, integers, floats) than in training.
         """
         return predict(self.model, self.samples, x, classes)
 
@@ -192,6 +192,6 @@ def _tested(history: list[dict[str, float]], last: int, vector_bytes: int) -> di
 
 
 def without_client_values(summary: Mapping[str, float]) -> dict[str, float]:
-    """Return a summary without numbers computed from clients' training samples; those of every summary become NaN."""
+    """Return a summary without numbers from clients' training samples; those that every summary has become NaN."""
     values = {name: value for name, value in summary.items() if not name.startswith("client_accuracy")}
     return values | {"train_loss": nan, "drift": nan}

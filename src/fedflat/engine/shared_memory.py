@@ -63,8 +63,8 @@ class TensorAllocator:
 def split_pickle(thing: Any) -> list[memoryview]:
     """Return the pickle of `thing`, then the memory of each array and tensor in it, which the pickle does not copy.
 
-    Classes and functions that are defined in the running script or notebook are pickled with their code. Raises any
-    exception of a part of `thing` that cannot be pickled.
+    Classes and functions that are defined in the running script or notebook are pickled with their code. If a part
+    of `thing` cannot be pickled, the exception that its pickling raises is passed on.
     """
     main, arrays = io.BytesIO(), list[pickle.PickleBuffer]()
     _Pickler(main, protocol=5, buffer_callback=arrays.append).dump(thing)

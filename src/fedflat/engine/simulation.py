@@ -79,7 +79,7 @@ class Round:
 
 @dataclass(frozen=True)
 class _Computed:
-    """A round whose result the server has not taken yet."""
+    """A round whose result is not yet applied to the server."""
 
     ctx: Context
     down: Any  # the server's message
@@ -201,7 +201,7 @@ class Simulation:
         self.task, self.objective, self.data = self._problem.task, self._problem.objective, self._problem.data
 
     def _ask_for_executor(self, executor: str, workers: int | Literal["auto"]) -> None:
-        """Note how clients are to be trained; `prepare` chooses the executor, and the workers start when it pays."""
+        """Store the requested executor and worker count; `prepare` chooses the executor, workers start when it pays."""
         check_name(executor, self._problem.randomness, self.device)
         self._asked = executor
         self._choice: Choice | None = None
@@ -225,9 +225,9 @@ class Simulation:
         self._store = ClientStore(method, clients, w, store_budget, folder, self._ranks.owned)
 
     def prepare(self) -> Choice:
-        """Choose the executor, unless that has been done; `auto` tries a few steps with each.
+        """Choose the executor, if not yet chosen; `auto` times a few steps with each.
 
-        Several ranks must all call this at the same time. The first round calls it if nobody has.
+        All ranks must call this at the same time. The first round calls it if it was not called before.
         """
         if self._choice is None:
             with one_thread(self.device), method_errors_named(self.method):
@@ -284,7 +284,7 @@ class Simulation:
 
     @property
     def has_secret_noise(self) -> bool:
-        """Whether the rounds depend on a secret key, which only checkpoints of this run have."""
+        """Whether the rounds depend on a secret key, which only this run's checkpoints hold."""
         return self._private is not None and self._private.is_secret
 
     @property
@@ -293,7 +293,7 @@ class Simulation:
         return self.cohort(0) if self._private is None else np.arange(max(1, round(self._private.expected)))
 
     def own_model(self, client: int) -> Tensor:
-        """Return the own model (d,) of a client, for methods whose clients train alone; initially the initial model.
+        """Return a client's own model (d,), if clients train alone; before its first round, the initial model.
 
         Raises InputError for a method whose clients have no models of their own.
         """
@@ -551,7 +551,7 @@ class Simulation:
             self._forget_last_evaluation()
 
     def _forget_last_evaluation(self) -> None:
-        """Remove the metrics that the last round has only because it was the last one, which it no longer is."""
+        """Remove the metrics that only a final round has, because more rounds follow the last computed one."""
         last = self.history[-1] if self.history else {}
         if self.t % self.eval_every:
             for name in [name for name in last if name.startswith(("test_", "validation_"))]:
@@ -591,7 +591,7 @@ class Simulation:
     def settings(self) -> dict[str, Any]:
         """Return a table of the settings that determine the rounds.
 
-        Their number is among them only if the method depends on it.
+        The number of rounds is among them only if the method depends on it.
         """
         parts = {"guard": self.guard, "attack": self.attack, "method": self.method, "client": self.client,
                  "participation": self.participation, "augmentation": self.data.augmentation,

@@ -55,7 +55,7 @@ def _has_only_short_integers(values: list[Any]) -> bool:
 
 
 def _problems_of_size(path: tuple[str, ...], value: Any) -> Iterator[str]:
-    """Yield what is wrong with the key and the size of `value`, apart from its entries."""
+    """Yield the problems of the key and of the size of `value`, without those of its entries."""
     if len(path) > MAX_DEPTH:
         yield f"nested deeper than {MAX_DEPTH} tables and lists"
     if path and len(path[-1]) > MAX_KEY:

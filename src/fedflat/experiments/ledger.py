@@ -99,7 +99,7 @@ class Ledger:
         return "".join(map(csv_line, [COLUMNS, *rows]))
 
     def entry(self, place: int, configuration: Configuration, rounds: int) -> Tried:
-        """Make the entry for one configuration of the method at `place`, from its trials, all of which have ended.
+        """Make the entry for one configuration of the method at `place`, from its trials, which must have ended.
 
         Raises InputError if a trial was trained further and has lost the evaluation after its last round of this step.
         """

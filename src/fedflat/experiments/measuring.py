@@ -40,7 +40,7 @@ class MeasureList(Section):
 
 
 def build_measures(measures: Sequence[object]) -> list[Measure]:
-    """Build measures from names and tables; `LIGHT` if there are none. Raises InputError that names a wrong one."""
+    """Build measures from names and tables; default `LIGHT`. Raises InputError that names a wrong one."""
     section = validated(MeasureList, {"measures": list(measures)} if measures else {})
     return [measure.object for measure in section.measures]
 
@@ -61,7 +61,7 @@ def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
 
 
 def load_simulation(directory: RunDirectory, data_dir: str | None = None) -> Simulation:
-    """Build the simulation of a run in the state of its newest checkpoint. Raises InputError if there is none."""
+    """Build the simulation of a run in the state of its newest checkpoint. Raises InputError without a checkpoint."""
     if directory.checkpoint is None:
         raise InputError(f"{directory.path} has no checkpoint")
     sim = _with_data(directory.spec(), data_dir).build()
@@ -107,7 +107,7 @@ class ShownRun:
 
     @property
     def checkpoint(self) -> Path:
-        """The checkpoint from which local models are trained. Raises InputError if there is none."""
+        """The checkpoint from which local models are trained. Raises InputError without a checkpoint."""
         found = self.stored.directory.checkpoint
         if found is None:
             raise InputError(f"local: {self.stored.directory.path} has no checkpoint to continue from")

@@ -70,7 +70,7 @@ def prepare_runs() -> RunTask:
 
 
 class ParallelRuns:
-    """Carries out runs in at most `number` worker processes, each of which has its share of the threads."""
+    """Carries out runs in at most `number` worker processes, each with a share of the threads."""
 
     def __init__(self, number: int, observer: RunObserver, request: StopRequest, strict: bool = False) -> None:
         """strict: refuse to resume with other versions or code than the rounds so far, instead of warning."""
@@ -124,6 +124,6 @@ class ParallelRuns:
             self._pool.end_idle()  # no run is left for them
 
     def _call_observer(self, task: StudyTask, event: tuple[Any, ...]) -> None:
-        """Call the hook of the observer that was called in a worker."""
+        """Call the observer's hook that a worker reported."""
         hook, *arguments = event
         getattr(self._observer, hook)(self._specs[task.path], *arguments)

@@ -30,7 +30,7 @@ class PretrainedEncoder:
 
     classes: tuple[int, ...]
     samples: int  # training texts of these classes
-    accuracy: float | None  # share of the test texts of these classes; None if there is none
+    accuracy: float | None  # on the test texts of these classes; None without such texts
     parameters: int
 
 

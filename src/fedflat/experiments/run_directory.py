@@ -334,7 +334,7 @@ class StoredRun:
 
     @classmethod
     def open(cls, path: Path) -> StoredRun:
-        """Open the finished run in the folder `path`. Raises InputError if there is none."""
+        """Open the finished run in the folder `path`. Raises InputError if it holds no finished run."""
         directory = RunDirectory(path)
         if not directory.is_finished:
             raise InputError(f"{path} holds no finished run" + (

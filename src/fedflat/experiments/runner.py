@@ -153,7 +153,7 @@ class RunExecution:
                     self._finish(sim)
 
     def _train_with_ranks(self) -> None:
-        """Compute the rounds that are left. Raises InputError unless all ranks see the checkpoints that rank 0 sees."""
+        """Compute the remaining rounds. Raises InputError unless all ranks see the checkpoints that rank 0 sees."""
         spec, directory, ranks = self.spec, self.directory, self.ranks
         first = ranks.first(json.loads(settings_key(spec.decisive())))
         with ranks.together():
@@ -185,7 +185,7 @@ class RunExecution:
         return sim
 
     def _train(self, sim: Simulation) -> None:
-        """Compute the rounds that are left and save checkpoints. Raises Interrupted after a signal to any rank."""
+        """Compute the remaining rounds and save checkpoints. Raises Interrupted after a signal to any rank."""
         spec = self.spec
         self.observer.run_started(spec, sim.t)
         if sim.t == 0 and sim.has_secret_noise:

@@ -32,7 +32,7 @@ class Candidate:
 class RankedSettings:
     """The settings of one method on one problem, best first."""
 
-    problem: str  # what distinguishes it from the study's other problems; empty if there are none
+    problem: str  # its difference from the study's other problems; empty for a single problem
     candidates: tuple[Candidate, ...]
 
     @property

@@ -188,7 +188,7 @@ def shown_values(methods: Sequence[str], settings: Sequence[Mapping[str, Any]]) 
 
 
 def identities(methods: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> list[frozenset[tuple[str, str]]]:
-    """Return a key for each run, equal only for runs of one method with the same settings; nothing is cut."""
+    """Return a key for each run, equal only for runs of one method with the same settings; long values are not cut."""
     keys = [{("", method)} for method in methods]
     for name, texts in _texts_by_name(settings).items():
         for key, text in zip(keys, texts, strict=True):

@@ -108,7 +108,7 @@ def _model_option(value: Any) -> Any:
 
 
 class ParticipationSection(Section):
-    """Who takes part: one of `share`, `number`, `bernoulli` and `cohorts`, and failures of clients."""
+    """The choice of clients: one of `share`, `number`, `bernoulli` and `cohorts`, and failures of clients."""
 
     share: float | None = Field(None, gt=0, le=1, description="share of the clients in each round")
     number: int | None = Field(None, ge=1, description="number of clients in each round")
@@ -119,7 +119,7 @@ class ParticipationSection(Section):
     held_out: float = Field(0.0, ge=0, lt=1, description="share of the clients that only evaluate, and never train")
 
     def rule(self) -> Participation:
-        """Return the participation. Raises InputError unless exactly one key says who takes part."""
+        """Return the participation. Raises InputError unless exactly one key selects the clients."""
         given: list[Any] = [value for value in (self.share, self.number, self.cohorts) if value is not None]
         given += [] if self.bernoulli is None else [Bernoulli(self.bernoulli)]
         if len(given) != 1:
@@ -344,7 +344,7 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _own_files_have_names_of_their_own(self) -> Self:
-        """Refuse two files of code with one name, because names of runs' folders have no folders of files."""
+        """Refuse two code files with the same base name, because run folders are named without the files' folders."""
         known: dict[str, str] = {}
         for name in self.outside_names():
             other = known.setdefault(portable(name), name)

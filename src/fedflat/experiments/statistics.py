@@ -45,7 +45,7 @@ def mean_estimate(values: Sequence[float]) -> MeanEstimate:
 
 
 def paired_difference(values: dict[int, float], baseline: dict[int, float], samples: float = inf) -> Difference | None:
-    """Compare `values` with `baseline` over the seeds that both have; None if there is no such seed.
+    """Compare `values` with `baseline` over the seeds that both have; None without a common seed.
 
     samples: number of test samples of the accuracies, which limits their precision; inf for exact numbers.
     """

@@ -255,7 +255,7 @@ def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:
 
 
 def _finished(directories: Sequence[RunDirectory], path: Path) -> list[StoredRun]:
-    """Return the finished runs of the study in the folder `path`. Raises InputError if there are none."""
+    """Return the finished runs of the study in the folder `path`. Raises InputError if no run has finished."""
     runs = [StoredRun(directory) for directory in directories if directory.is_finished]
     if not runs:
         raise InputError(f"{path} holds no finished run; continue the study with `fedflat resume {path}`")

@@ -57,7 +57,7 @@ class PlannedRun:
 
     @property
     def seconds(self) -> float:
-        """The time that is left in one process; a run that has begun counts in full."""
+        """The remaining time in one process; a run that has begun counts in full."""
         return 0.0 if self.finished else training_seconds(self.budget, self.trial.speed) + self.trial.fixed
 
     @property
@@ -83,7 +83,7 @@ def study_plan(spec: StudySpec, path: Path) -> list[PlannedRun]:
 
 
 def seconds_of(runs: Iterable[PlannedRun], jobs: int = 1) -> float:
-    """Return the time that is left for `runs`, `jobs` at a time: each begins as soon as a job is free."""
+    """Return the remaining time of `runs`, `jobs` at a time: each begins as soon as a job is free."""
     ends = [0.0] * jobs
     for run in runs:
         heapreplace(ends, ends[0] + run.seconds)

@@ -99,7 +99,7 @@ def result(spec: TuningSpec, entries: Sequence[Tried]) -> list[Tuned]:
 
 
 def planned_runs(spec: TuningSpec, path: Path) -> list[RunSpec]:
-    """List as many runs as are left, to estimate the time; it is not yet known which configurations these are."""
+    """List runs, as many as remain, for a time estimate; their configurations are not known yet."""
     done = {one.rounds for one in Ledger(path, spec).read()}
     runs: list[RunSpec] = []
     for method in spec.methods:

@@ -103,7 +103,7 @@ def _same(point: Point, other: Point) -> bool:
 
 
 def _strata(key: str, number: int, seed: int) -> Sequence[float]:
-    """Draw a share from each of `number` strata of [0, 1), in random order."""
+    """Draw a stratified sample of [0, 1): one point from each of `number` equal intervals, in random order."""
     rng = np.random.default_rng([seed, number, crc32(key.encode())])
     shares: list[float] = ((rng.permutation(number) + rng.random(number)) / number).tolist()
     return shares

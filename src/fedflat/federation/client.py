@@ -50,7 +50,7 @@ class FederatedClient:
         """Raise InputError for data whose labels are not classes.
 
         data: one client's, with its number in the federation (`FederatedData.alone`). folder: keeps its records.
-        digest: of the study. bf16: whether gradients are bfloat16. participation: says who is slow. rounds: planned,
+        digest: of the study. bf16: whether gradients are bfloat16. participation: names stragglers. rounds: planned,
         for a method that depends on their number.
         """
         fix_product_rounding()
@@ -124,6 +124,6 @@ class FederatedClient:
 def _check_weight(weight: float, samples: int, guard: Guard | None, weights: Weights) -> None:
     """Raise RefusedError for a weight that a client with `samples` cannot have: a low one would expose the others."""
     highest = 1 if weights == "uniform" else samples
-    limited = guard is not None and guard.max_weight is not None  # to a multiple of a median, which nobody here knows
+    limited = guard is not None and guard.max_weight is not None  # by the median, unknown here
     if not (1 if limited else highest) <= weight <= highest:
         raise RefusedError(f"the weight is {weight}, which is not that of {samples} samples, weights = {weights!r}")

@@ -38,7 +38,7 @@ class ClientState:
         self._folder, self._per_round = folder, record.marked("per_round")
 
     def load(self, t: int, initial: R) -> R:
-        """Return the record after round `t`, or `initial` if `t` is -1.
+        """Return the record after round `t`, or `initial` for t = -1.
 
         Raises InputError, naming the file, if it is missing, damaged or another study's.
         """

@@ -86,7 +86,7 @@ class ClientRegistry:
     ) -> None:
         """shape, digest, version: all clients must have these.
 
-        members: samples by name if it is known who may register; otherwise the first `max_clients` may. begun: whether
+        members: sample counts by name of the clients that may register; default the first `max_clients`. begun: whether
         `members` are those of a federation that has begun; otherwise the run-config names them. max_samples: limit for
         clients that `members` does not list. keys_of: the public keys that the operator lists for a client, if any do.
         """

@@ -103,7 +103,7 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class ClientInfo:
-    """A client's name and what it must have in common with the server."""
+    """A client's name, and the properties in which it must agree with the server."""
 
     name: str
     samples: int

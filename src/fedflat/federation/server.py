@@ -119,7 +119,7 @@ class FederatedServer(Server):
     def cohort(self, t: int) -> Index:
         """Return the clients of round `t` that are not ejected, in rising order; if all are, it is drawn again.
 
-        So the rounds of a client do not depend on who else is ejected. Raises RoundFailedError if no draw has a client
+        A client's rounds therefore do not depend on other ejections. Raises RoundFailedError if no draw has a client
         left, such as when cohorts are listed by hand.
         """
         random = generator(self._seed, Purpose.COHORT, t)

@@ -80,7 +80,7 @@ class RoundTerms:
     deadline: float = SETTINGS["deadline"].default
     quorum: float = SETTINGS["quorum"].default
     norm_multiple: float = SETTINGS["norm_multiple"].default  # infinity is no bound
-    secure_sum: float | None = SETTINGS["secure_sum"].default  # None is no secure sum
+    secure_sum: float | None = SETTINGS["secure_sum"].default  # None: without secure sum
 
     def __post_init__(self) -> None:
         """Raise InputError, naming the key, for a value beyond its limits."""

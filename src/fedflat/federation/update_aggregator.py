@@ -19,7 +19,7 @@ from ..rounds.guard import GuardState, Screened
 from .messages import Failure, RefusedError, Reply, TrainReply, TrainRequest, Transport, quoted, unpack
 
 NO_REPLY = "no answer before the deadline"
-MAX_DRIFT = 1e150  # the sum of as many drifts as there can be clients is still finite
+MAX_DRIFT = 1e150  # the sum of the drifts of all possible clients is still finite
 CLAIMED_DRIFT = "claimed drift"  # of methods whose message does not have the move
 
 
@@ -38,10 +38,10 @@ class AcceptedReply:
     """The numbers of a reply that the server keeps after adding its vectors to the sums."""
 
     drift: float
-    norms: Mapping[str, float]  # of each field that is averaged
+    norms: Mapping[str, float]  # norm of each field that is averaged
     largest: float  # absolute value of the largest number sent
-    norm: float = 0.0  # of the whole record as it is averaged, where there is a guard
-    clipped: bool = False  # whether the guard has shortened it
+    norm: float = 0.0  # of the entire record as averaged; 0 without a guard
+    clipped: bool = False  # whether the guard has clipped the record
 
 
 class UpdateAggregator:
@@ -82,7 +82,7 @@ class UpdateAggregator:
             self._rejected[client] = str(error)
 
     def _add_to_sums(self, reply: TrainReply, expected: ExpectedReply) -> AcceptedReply:
-        """Check a reply, and add what the method's `receive` makes of it to the sums, as the simulator does.
+        """Check a reply, and add the result of the method's `receive` to the sums, as the simulator does.
 
         Raises RefusedError, before anything is added, if a check fails.
         """
@@ -116,7 +116,7 @@ class UpdateAggregator:
         return found
 
     def _drift(self, reply: TrainReply, up: Record) -> float:
-        """Return how far a client has moved, from its message where that has the move; at most the guard's bound."""
+        """Return the norm of a client's move, from its message if that has it; at most the guard's bound."""
         moved = reply.drift
         if self._sends_move:
             delta, zero = up.tensors()["delta"], torch.zeros(1)
@@ -128,7 +128,7 @@ class UpdateAggregator:
         return moved
 
     def _check_numbers(self, reply: TrainReply, expected: ExpectedReply) -> None:
-        """Raise RefusedError, naming the field, if a number of the reply is not what it must be."""
+        """Raise RefusedError, naming the field, if a number of the reply is not the expected one."""
         known = {"t": self._ctx.t, "samples": expected.samples, "steps": expected.steps,
                  "gradients": expected.gradients}  # fmt: skip
         for name, value in known.items():

@@ -5,7 +5,7 @@ from .fedavg import FedAvg
 
 
 class Centralised(FedAvg):
-    """SGD on the samples of all clients, with the gradients of a whole cohort.
+    """SGD on the pooled samples of all clients, with as many gradients as a cohort takes.
 
     client  one, with all samples: w <- w - lr g(w), in as many steps as the cohort takes together
     server  takes its model

@@ -34,7 +34,7 @@ class WithAverage(OfBase):
 
 
 class SWA(Wrapper):
-    """Another method, the base, with a step size that falls in cycles; one model of each is averaged.
+    """A base method with a cyclic step size; the last model of each cycle is averaged.
 
     client  the base's with the step size lr' = (1 - s) lr + s lr_low, s = (phase + 1) / cycle, from round T on
     server  the base's;   a <- (n a + w) / (n + 1);  n <- n + 1 after the last round of a cycle
@@ -125,7 +125,7 @@ class SWA(Wrapper):
         return floor(self.begin * rounds + 1e-9)
 
     def _is_averaged(self, t: int, first: int) -> bool:
-        """Tell whether the model after round `t` goes into the average."""
+        """Tell whether the model after round `t` is averaged."""
         if self.sample == "released":
             return t > first and (t - first) % self.cycle == 0
         return t >= first and (t - first) % self.cycle == self.cycle - 1

@@ -15,7 +15,7 @@ COLUMNS = ("test_accuracy", "validation_accuracy", "gradients", "bytes_down", "b
 WINDOW = 21  # evaluations under the smoothing window; FedSMOO says Hanning and not how long
 
 
-MUCH = 0.2  # of all evaluations; a mean over more of the last ones covers much of the training
+MUCH = 0.2  # share of all evaluations; a mean over a larger share covers much of the training
 
 
 def long_mean(averaged: int, evaluations: int) -> str | None:
@@ -30,7 +30,7 @@ def long_mean(averaged: int, evaluations: int) -> str | None:
 
 @dataclass(frozen=True)
 class Reached:
-    """When a target accuracy was first reached, and what all clients together had spent until then."""
+    """The first round that reached a target accuracy, and the cost of all clients up to it."""
 
     rounds: int
     gradients: float  # minibatch gradients

@@ -56,7 +56,7 @@ def build(name: str, /, classes: int, shape: tuple[int, ...] | None = None, **op
 
 
 def known_model(name: str) -> str:
-    """Return the full name of the model called `name`. Raises InputError, naming the known ones, if there is none."""
+    """Return the full name of the model `name`. Raises InputError, naming the known models, if it is unknown."""
     known = matching(name, model_names())
     if known is None and is_outside(name, MODELS):
         return resolved(name) if is_reference(name) else name

@@ -17,7 +17,7 @@ from .text_table import NOTHING
 
 @dataclass(frozen=True)
 class Column:
-    """A title, what the numbers mean, and the text of a row's cell."""
+    """A column: its title, the meaning of its numbers, and the text of a row's cell."""
 
     title: str
     meaning: str

@@ -187,7 +187,7 @@ def _twice(runs: Sequence[FinishedRun], one: FinishedRun, other: FinishedRun) ->
 
 
 def paired(groups: Sequence[Group], baseline: str | None) -> list[Group | None]:
-    """Return for each group the group of the baseline that it is compared with; None if there is none.
+    """Return for each group the baseline's group that it is compared with; None if no group matches.
 
     A group of the baseline is compared with itself. Among the groups of the baseline that share all of `PAIRED_BY`, the
     one with the most other settings in common is taken, the first one on a tie. Raises InputError if the `baseline`
@@ -230,7 +230,7 @@ def _value(run: FinishedRun, name: str) -> Any:
 
 
 def notes(groups: Sequence[Group], pairs: Sequence[Group | None], baseline: str, protocol: Protocol) -> list[str]:
-    """Return what a reader must know before trusting the comparison, as sentences."""
+    """Return the caveats of the comparison, as sentences."""
     runs = [run for group in groups for run in group.runs]
     return [
         *_unpaired(groups, pairs, baseline),

@@ -65,7 +65,7 @@ class Row:
     accuracy: MeanEstimate  # on the test set by the comparison's protocol, over seeds
     difference: Difference | None  # of that accuracy to the baseline; None for a baseline, and without one
     reached: Sequence[Target]  # for each of the comparison's targets
-    # Label of the row that the difference refers to, its own for a baseline; None if there is none.
+    # Label of the row that the difference refers to, its own for a baseline; None without a baseline.
     baseline: str | None
     settings: Mapping[str, Any]  # by name, see `run_settings`
 
@@ -174,7 +174,7 @@ def accuracy_in_words(protocol: Protocol, evaluations: int) -> str:
 
 
 def curve_of(run: FinishedRun) -> AccuracyCurve:
-    """Return the evaluated rounds of a run. Raises InputError if there is none."""
+    """Return the evaluated rounds of a run. Raises InputError if no round was evaluated."""
     curve = AccuracyCurve.of(run.metrics.to_pylist(), run.summary["vector_bytes"])
     if not len(curve.rounds):
         raise InputError(f"the metrics of {run.method}, seed {run.seed}, have no test accuracy in any round")

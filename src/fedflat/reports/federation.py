@@ -42,7 +42,7 @@ class RoundFacts:
     """The clients that took part in a round."""
 
     counted: Sequence[str] | None  # clients whose answers counted; None if the log does not say it
-    missing: Mapping[str, str]  # clients that were asked and did not count, with the reason
+    missing: Mapping[str, str]  # clients that were asked and are not in the mean, with the reason
 
 
 @dataclass
@@ -54,7 +54,7 @@ class ClientFacts:
     ejected: bool = False  # at present
     counted: int | None = None
     missing: int = 0
-    last: int | None = None  # the last round in which it counted, from 1
+    last: int | None = None  # the last round whose mean has its reply, from 1
     reasons: Counter[str] = field(default_factory=Counter)  # for which it was missing
 
     @property

@@ -30,7 +30,7 @@ SHADES = " ░▒▓█"  # from no samples to the most
 def recipe_row(recipe: Recipe, measure: bool) -> list[str]:
     """Return the cells of a recipe in `listing.recipe_table`.
 
-    Hours are known if the speed of every model on this machine is; with `measure` unknown speeds are measured.
+    Hours are given only if this machine's speed is known for every model; `measure` measures the unknown speeds.
     """
     cells = recipe.cells()
     costs = [_cost(recipe, cell.study(), measure) for cell in cells]
@@ -74,7 +74,7 @@ def _printed(recipe: Recipe, cells: Iterable[Cell]) -> list[str]:
 
 
 def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | None, float | None]:
-    """Return the work of a cell, and its hours on this machine; None for what is unknown.
+    """Return the work of a cell, and its hours on this machine; None for an unknown value.
 
     The hours are unknown if a package that the model needs is not installed; both are if the model's files are absent.
     """

@@ -33,10 +33,10 @@ LATEX = {
 
 
 def headline(comparison: ComparisonData) -> str:
-    """Return the sentence with which a report opens: who is ahead of the baseline, by how much, how certainly.
+    """Return a report's first sentence: which method is ahead of the baseline, by how much, and how certainly.
 
-    A method is certainly ahead if the 95 % interval of its difference is above zero. Each interval is for one
-    comparison: of forty methods as good as the baseline, one is above zero by chance.
+    A method is certainly ahead if the 95 % interval of its difference is above zero. Intervals are not
+    corrected for multiple comparisons: of forty methods as good as the baseline, about one is above zero by chance.
     """
     rows = {row.label: row.difference for row in comparison.rows if row.difference is not None}
     accuracy = "test accuracy" + (", chosen on the test set," if comparison.protocol == "best-test" else "")

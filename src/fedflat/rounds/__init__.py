@@ -1,1 +1,1 @@
-"""What a communication round is, whatever computes it: the server, local training, cohorts, batches, sums and state."""
+"""Communication rounds, for every engine: the server, local training, cohorts, batches, sums and state."""

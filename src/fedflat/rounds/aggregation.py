@@ -35,7 +35,7 @@ class RunningMean:
         widths = self._record.widths(like.shape[-1], method)
         self._sums = {name: ExactSum(like.new_empty(1, width)) for name, width in widths.items()}
         self._lr_factors = ExactSum(like.new_empty(1, 1)) if has_schedule(method) else None
-        # Sums of weighted local steps, of weights, and of clients, which are whole numbers: no sum is rounded.
+        # Sums of weighted local steps, of weights, and of clients. They are integers: no sum is rounded.
         self.counts = like.new_zeros(3, dtype=torch.float64)
 
     def add(self, received: Record, steps: Tensor, weights: Tensor, lr_factors: Tensor | None = None) -> None:
@@ -43,7 +43,7 @@ class RunningMean:
 
         lr_factors: the sums of the factors on their step sizes (c, 1); default the steps, as without a schedule.
 
-        Weights are numbers of samples, or ones: in single precision, products with whole numbers are exact.
+        Weights are numbers of samples, or ones: in single precision, products with integers are exact.
         """
         ones = torch.ones_like(weights)
         parts = [

@@ -98,7 +98,7 @@ class Attackers:
         return np.flatnonzero(np.isin(clients, self.clients))
 
     def claimed(self, clients: Index, numbers: Tensor) -> Tensor:
-        """Multiply `numbers` (c, 1), which follow from the numbers of samples, by the claims of attackers."""
+        """Multiply `numbers` (c, 1), which derive from sample counts, by the factors that attackers claim."""
         factors = np.where(np.isin(clients, self.clients), self.attack.claims, 1)
         return numbers * torch.from_numpy(factors)[:, None].to(numbers)
 
@@ -122,7 +122,7 @@ class Attackers:
         return self._method.up(**{name: getattr(received, name) for name in self._method.up.__match_args__})
 
     def _noise(self, up: Record, t: int, clients: Index) -> Any:
-        """Draw Gaussian noise, `scale` times as long as each field of each client would be."""
+        """Draw Gaussian noise with `scale` times the root mean square of each field of each client's message."""
         draws = [generator(self._seed, Purpose.ATTACK, t, int(client)) for client in clients]
         found = {}
         for name, x in up.tensors().items():
@@ -168,10 +168,10 @@ class HonestMoments:
 
     @property
     def deviations(self) -> float:
-        """How many deviations away attackers of "A Little Is Enough" (Baruch et al., NeurIPS 2019) can go.
+        """The shift of "A Little Is Enough" (Baruch et al., NeurIPS 2019), in standard deviations of honest messages.
 
-        With n clients and m attackers they need s = n // 2 + 1 - m supporters: the largest z with a share of at least
-        s / (n - m) of the honest clients farther away, if these are normal. Few attackers find none: not below 0.
+        With n clients and m attackers, the attack needs s = n // 2 + 1 - m supporters. The shift is the largest z such
+        that a share of at least s / (n - m) of the honest clients, if normal, is farther away; but it is at least 0.
         """
         honest = self.clients - self.attackers
         supporters = max(1, self.clients // 2 + 1 - self.attackers)

@@ -35,7 +35,7 @@ class BatchPlan:
         return active
 
     def single(self, row: int) -> BatchPlan:
-        """Return the work of one client."""
+        """Return the plan of the one client at `row`."""
         here = slice(row, row + 1)
         steps = slice(self.steps[row])
         return BatchPlan(
@@ -43,7 +43,7 @@ class BatchPlan:
         )
 
     def first(self, steps: int) -> BatchPlan:
-        """Return the first steps of every client."""
+        """Return a plan of at most the first `steps` steps of every client."""
         return BatchPlan(
             self.t, self.clients, np.minimum(self.steps, steps), self.samples[:, :steps], self.counts[:, :steps]
         )
@@ -60,7 +60,7 @@ class Batches:
         dtype: torch.dtype,
         participation: Participation | None = None,
     ) -> None:
-        """Plan batches of `data`; weights of samples have `dtype`. `participation` says who is slow; default nobody."""
+        """Plan batches of `data`; weights of samples have `dtype`. `participation` names stragglers."""
         self.data, self.client, self.seed, self.dtype = data, client, seed, dtype
         self._participation = participation
 
@@ -79,7 +79,7 @@ class Batches:
 
     @cached_property
     def always_full(self) -> bool:
-        """Whether every batch of every client has that many samples."""
+        """Whether every batch of every client has `size` samples."""
         return bool((self.data.sizes % self.size == 0).all())
 
     def longest_first(self, t: int, clients: Index) -> Index:

@@ -123,7 +123,7 @@ def load(path: Path, streamed: tuple[str, ...] = ()) -> tuple[dict[str, Any], di
 
 
 def settings_of(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the settings in the metadata of a checkpoint. Raises DamagedError if there are none."""
+    """Return the settings in the metadata of a checkpoint. Raises DamagedError if they are missing."""
     settings = meta.get("settings")
     if not isinstance(settings, dict):
         raise DamagedError(f"checkpoint {path} is no state of a run: its settings are missing")

@@ -82,7 +82,7 @@ class Checksums:
         return sorted(self._read())
 
     def _read(self) -> dict[str, set[str]]:
-        """Read the digests by name; none if there is no SHA256SUMS. Raises InputError if it is damaged."""
+        """Read the digests by name; empty without a SHA256SUMS. Raises InputError if it is damaged."""
         path, found = self.folder / FILE, dict[str, set[str]]()
         for line in read_text(path).splitlines() if path.exists() else ():
             match = _LINE.fullmatch(line)
@@ -97,7 +97,7 @@ class Checksums:
 
 
 def check_listed(path: Path) -> None:
-    """Raise InputError if the folder of the file `path` has a digest of it, and it is another one.
+    """Raise InputError if SHA256SUMS in the folder of the file `path` lists a digest that the file does not have.
 
     A SHA256SUMS of another program is ignored.
     """

@@ -167,9 +167,9 @@ class Products:
 
 
 def add_all(parts: Iterable[tuple[ExactSum, Tensor, Tensor]]) -> None:
-    """To each sum in `parts` add the rows of a tensor (c, d), each times its weight (c, 1).
+    """Add to each sum in `parts` the rows of a tensor (c, d), each times its weight (c, 1).
 
-    However many sums there are, the host waits for a device once, to know how large the numbers are.
+    The host waits for a device once for all sums, to learn the magnitude of the numbers.
     """
     found = [(total, Products(x, weights)) for total, x, weights in parts if x.shape[-1]]
     if not found:

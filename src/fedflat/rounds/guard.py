@@ -16,7 +16,7 @@ from ..core.method import Method
 from ..core.records import Record, is_finite, record_norm, shortened_to
 from .device import one_thread
 
-REMEMBERED = 9  # rounds whose norms the running median is of: it is an honest client's while five of them are
+REMEMBERED = 9  # rounds in the running median of norms: it is an honest client's norm while five of them are
 
 
 @by_name
@@ -58,7 +58,7 @@ class Guard:
     def limited(self, weights: Tensor) -> Tensor:
         """Limit the weights (c, 1) of all clients of a round to `max_weight` times their lower median.
 
-        They stay whole numbers, with which products are exact.
+        They stay integers, so that products with them are exact.
         """
         if self.max_weight is None or self.max_weight == inf:
             return weights
@@ -70,7 +70,7 @@ class Guard:
 class Screened:
     """The records of some clients after the guard has bounded them; rows are clients."""
 
-    record: Any  # (c, width), of which only the rows that are accepted may be used
+    record: Any  # (c, width); only accepted rows may be used
     accepted: Tensor  # (c,) bool
     clipped: Tensor  # (c,) bool
     sent: Tensor  # norms as they came, (c,), float64
@@ -79,7 +79,7 @@ class Screened:
 
 @dataclass(frozen=True)
 class GuardState:
-    """The bounds of a run in its course: a guard on whole records and, in a federation, a bound on each field."""
+    """The bounds of a run so far: a guard on entire records and, in a federation, a bound on each field."""
 
     guard: Guard | None
     start: float  # norm of the initial model, at least 1: stands for norms before there are any
@@ -117,11 +117,11 @@ class GuardState:
         return weights if self.guard is None else self.guard.limited(weights)
 
     def excess(self, norms: Mapping[str, float], gradients: Collection[str], lr_sum: float) -> str:
-        """Say which of one client's fields is above its bound, and by how much; "" if none is.
+        """Describe the first of a client's fields whose norm exceeds its bound; "" if no norm does.
 
-        norms: of each field. gradients: those with the scale of gradients; `lr_sum` is the sum of the client's step
-        sizes. The server's mean obeys the same bounds: weights are positive and divided by their sum, so it is a convex
-        combination, whose norm is at most the largest norm in it.
+        norms: the norm of each field. gradients: the names of fields that scale as gradients. lr_sum: the sum of the
+        client's step sizes. The server's mean obeys the same bounds: its weights are positive and sum to 1, so it is a
+        convex combination, and its norm is at most the largest norm of a client.
         """
         if self.field_multiple is None:
             return ""
@@ -152,9 +152,9 @@ class GuardState:
     def updated(self, norms: Sequence[float], fields: Sequence[Mapping[str, float]] = ()) -> Self:
         """Return the bounds after a round whose accepted clients have these `norms`, at least one.
 
-        fields: the norms of each client's fields, by name. A round counts with its lower median, which more than half
-        of its clients reach: so whoever sends as much as is allowed does not raise the bound. Of whole records the
-        lower median of the last rounds counts, of fields the largest of all rounds.
+        fields: the norms of each client's fields, by name. A round contributes its lower median, which more than half
+        of its clients reach: clients that send the largest allowed norm do not raise the bound. The bound uses
+        the lower median of recent rounds for entire records, and the maximum of all rounds for each field.
         """
         medians, field_norms = self.medians, dict(self.field_norms)
         if self.guard is not None and self.guard.multiple is not None:

@@ -121,7 +121,7 @@ class Unreliable(Participation):
 
     rule: Participation  # or a value that `participation` accepts, such as 0.2
     dropouts: float = 0.0  # chance that a client does not reply
-    stragglers: float = 0.0  # chance that a client that replies is slow
+    stragglers: float = 0.0  # probability that a client that replies is a straggler
 
     def __post_init__(self) -> None:
         """Check the fields. Raises InputError, naming the field, for an invalid chance or rule."""
@@ -233,7 +233,7 @@ class PooledCohort(Participation):
 
 
 def pooled(data: FederatedData, client: Client, rule: Participation) -> tuple[FederatedData, PooledCohort]:
-    """Pool the samples of all clients that may take part in one client; return its data and its cohorts."""
+    """Merge all clients that are not held out into a single client; return the merged data and its cohorts."""
     taking_part = np.setdiff1d(np.arange(data.clients), rule.held_out(data.clients))
     parts = Holdings(data.members, data.offsets).parts()
     members = np.unique(np.concatenate([parts[i] for i in taking_part]))

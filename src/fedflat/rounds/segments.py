@@ -25,7 +25,7 @@ from ..core.wrapper import chain
 
 DECISIVE = ("fedflat", "torch", "numpy")  # packages whose version can change a bit of a round
 PACKAGE = Path(__file__).parents[1]
-SECONDS = 10  # that git may take; without an answer the commit is unknown
+SECONDS = 10  # time limit of git; without an answer the commit is unknown
 UNKNOWN = "unknown"  # the digest of code that is in no file, such as a notebook's
 
 
@@ -109,7 +109,7 @@ def source_digest(kind: type[Method]) -> str:
 
 
 def _file(cls: type[Any]) -> Path | None:
-    """Return the file that defines a class; None if there is none."""
+    """Return the source file that defines a class; None if the class has no source file."""
     found = getattr(sys.modules.get(cls.__module__), "__file__", None)
     path = Path(found) if found else None
     return path if path is not None and path.suffix == ".py" and path.is_file() else None

@@ -53,7 +53,7 @@ class Server:
     ) -> None:  # fmt: skip
         """Start from the model `w` (d,); `client` has the local training of all `clients`; `rounds` are planned.
 
-        guard: bounds the norm and weight of clients' records. Raises InputError if the method cannot work in `rounds`.
+        guard: bounds the norm and weight of clients' records. Raises InputError if `rounds` do not suit the method.
         """
         method.check_rounds(rounds)
         self.method, self.objective, self.client = method, objective, client

@@ -1,4 +1,4 @@
-"""Settings as data: tables of plain values that are stored and shown, where two of them differ, and their digests."""
+"""Settings as data: tables of plain values to store and show, the differences of two tables, and digests."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def table_of(thing: Any) -> dict[str, Any]:
     """Return a dataclass, such as a method, as a table: its class and all its fields.
 
     A field that is a dataclass, such as a method inside a method, becomes a table, too. A value that is no number,
-    text, truth value, None or sequence of texts, such as a list of cohorts, becomes its text. Of an object of another
-    class the attributes count as fields.
+    text, truth value, None or sequence of texts, such as a list of cohorts, becomes its text. The attributes of any
+    other object count as its fields.
     """
     names = [f.name for f in fields(thing)] if is_dataclass(thing) else vars(thing)
     return {CLASS: type(thing).__name__, **{name: _plain(getattr(thing, name)) for name in names}}
@@ -91,9 +91,9 @@ def are_same(old: Any, new: Any) -> bool:
 def first_difference(
     old: Any, new: Any, same: Callable[[Any, Any], bool] = are_same, key: str = ""
 ) -> tuple[str, Any, Any] | None:
-    """Return the first dotted key whose values are not the `same` in two tables, and both; None if there is no such.
+    """Return the first dotted key whose values in two tables are not the `same`, and both values; else None.
 
-    Of tables of different classes the values are the names of these.
+    For tables of different classes, the values are the class names.
     """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         if old.get(CLASS) != new.get(CLASS):

@@ -46,7 +46,7 @@ class BalancedDirichlet(Partition):
 
 
 def _rounded(parts: NDArray[np.float64], rng: np.random.Generator) -> Index:
-    """Whole numbers with the sum of `parts`: the largest fractions are rounded up, ties at random, others down."""
+    """Round `parts` to integers with the same sum: the largest fractions up, ties at random, the others down."""
     whole = np.floor(parts).astype(np.int64)
     rest = round(float(parts.sum())) - int(whole.sum())
     whole[np.lexsort((rng.random(len(parts)), whole - parts))[:rest]] += 1

@@ -76,7 +76,7 @@ def parts_of(scheme: Partition, samples: Samples, clients: int, rng: np.random.G
 
     A sample may belong to several clients, and twice to one, as in the schemes with refill. Raises InputError that
     names the partition if `split` takes other arguments, raises, or gives another number of clients than asked for, a
-    client without samples, or indices that are not whole numbers, not ascending, or no samples.
+    client without samples, or indices that are not integers, not ascending, or out of range.
     """
     cls = type(scheme)
     who = f"partition {class_title(cls)}"

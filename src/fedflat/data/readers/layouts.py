@@ -1,4 +1,4 @@
-"""Arrangements of files that data sets come in: what a reader is and gives, and the readers of idx and csv files.
+"""File layouts of data sets: the interface of a reader, and the readers of idx and csv files.
 
 A reader gives the train and the test part of a data set: labels at once, samples one by one.
 """
@@ -42,7 +42,7 @@ class Shape:
     channels: int
     size: int  # height and width in pixels
     resize: bool = False  # photographs of any size: shorter side to size * 8 / 7, then the central square
-    first: str = ""  # name of the first picture; the others must be like it. Empty: they are converted
+    first: str = ""  # name of the first picture, whose shape the others must have. Empty: all are converted
 
 
 class Layout(Protocol):
@@ -124,7 +124,7 @@ class Csv:
     def _part(self, name: str, content: bytes) -> Part:
         labels, texts = [], []
         for i, row in enumerate(_csv_rows(name, content)):
-            # Nine digits are more than any class number has, and fewer than Python is slow to read or refuses.
+            # Nine digits exceed any class number, and are few enough for Python to parse fast.
             fits = len(row) == 1 + self.columns and row[0].isdecimal() and len(row[0]) < 10 and int(row[0]) >= 1
             expect(fits, name, f"row {i + 1} is not a class number from 1 and {self.columns} texts")
             expect(i < MAX_SAMPLES, name, f"more than {MAX_SAMPLES:,} rows")

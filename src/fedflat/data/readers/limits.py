@@ -1,4 +1,4 @@
-"""Limits on what a data file may ask for, which every reader enforces; each comment says why.
+"""Limits on the sizes that a data file may claim, which every reader enforces; comments give the reasons.
 
 Real data sets stay far below every limit. A file above one is refused by name before memory is allocated.
 """

@@ -88,7 +88,7 @@ def _array(path: Path, name: str, member: zipfile.ZipInfo) -> Array:
 
 
 def _header(version: tuple[int, int], stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
-    """Shape, order and type of an array. Raises ValueError for a header that is none."""
+    """Shape, order and type of an array. Raises ValueError for a malformed header."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # numpy repairs headers that Python 2 wrote, and says so

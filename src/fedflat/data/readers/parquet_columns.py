@@ -41,7 +41,7 @@ def first_picture(path: Path) -> tuple[str, tuple[int, int, int]]:
 
 
 def text_column(path: Path, name: str) -> list[str]:
-    """Read the texts in a column of a file. Raises InputError, naming it, if there are none."""
+    """Read the texts in a column of a file. Raises InputError, naming the file, if the column has no texts."""
     return Column(path, open_parquet(path, [name]), name).texts()
 
 
@@ -139,7 +139,7 @@ class Column:
         return [names[number] for number in numbers]
 
     def class_names(self) -> list[str]:
-        """Return the names of class numbers from the hub's description in the file; empty if there are none."""
+        """Return the names of class numbers from the hub's description in the file; empty without a description."""
         try:
             described = json.loads((self.file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
             names = described["info"]["features"][self.name]["names"]

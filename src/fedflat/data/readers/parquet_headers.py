@@ -60,7 +60,7 @@ def _row_group(fields: dict[int, Any]) -> RowGroup:
 
 
 def check_pages(file: IO[bytes], start: int, length: int) -> None:
-    """Raise ValueError if a page of the column chunk of `length` bytes at byte `start` unpacks to too much."""
+    """Raise ValueError if a page in the column chunk (`start`, `length` in bytes) exceeds the unpacked-size limit."""
     end = start + length
     while start < end:
         file.seek(start)

@@ -41,7 +41,7 @@ def expect(condition: bool, file: str, problem: str) -> None:
 
 @contextmanager
 def parsing(file: str, problem: str = "truncated or damaged") -> Iterator[None]:
-    """Turn what libraries raise for content that they cannot parse into InputError that names `file`."""
+    """Turn the errors of libraries on content that they cannot parse into an InputError that names `file`."""
     try:
         yield
     except InputError:

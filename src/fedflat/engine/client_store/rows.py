@@ -114,7 +114,7 @@ class SlotIndex:
         return referred
 
     def _is_held(self, slots: Index | Slots) -> Mask:
-        """Tell whether each slot must not be freed; `ABSENT` must not."""
+        """Return the mask of slots that must not be freed, among them `ABSENT`."""
         held = slots < 0
         for mask in self.held:
             known = (slots >= 0) & (slots < len(mask))

@@ -41,7 +41,7 @@ def check_records(tensors: Mapping[str, Tensor | Stream], folder: Path) -> None:
 
 
 def _digests_in(tensors: Mapping[str, Tensor | Stream], records: int) -> Digests:
-    """Return the digests (records,) that a checkpoint has of the records in its slot file."""
+    """Return a checkpoint's digests (records,) of the records in its slot file."""
     digests = tensors.get(DIGESTS)
     if not isinstance(digests, Tensor) or digests.shape != (records,):
         raise DamagedError(f"clients.{DIGESTS} are not those of {records} records")
@@ -77,8 +77,8 @@ class ClientStore:
         self._widths = {name: width for name, width in widths.items() if name not in self._passing}
         self._width = sum(self._widths.values())
         self._slot_bytes = self._width * like.itemsize
-        # Decided once for all clients, however many take part: nothing moves during a run, no estimate can be wrong,
-        # and a file costs about as much as memory. Twice, because growing copies.
+        # Decided once for all clients, also those that never take part: no record moves during a run, no estimate can
+        # be wrong, and a file costs about as much as memory. Twice, because growing copies.
         self._fits = 2 * clients * self._slot_bytes <= budget
         self._folder = None if folder is None else Path(folder).resolve()
         self._index, self._owned = SlotIndex(clients), owned
@@ -101,13 +101,13 @@ class ClientStore:
         return clients[self._owned(clients)]
 
     def rows(self, name: str, clients: Index) -> Tensor:
-        """Return one field (c, width) of the records of `clients` (c,), all of which have one."""
+        """Return one field (c, width) of the records of `clients` (c,); each client must have a record."""
         if self._rows is None:
             return self._like.new_empty(0, self._widths[name])
         return self._fields(self._rows.read(self._index.of(clients)))[name]
 
     def content(self, clients: Index, rows: Callable[[str, Index], Tensor]) -> dict[str, Tensor | Stream]:
-        """Return the tensors of a checkpoint without a slot file: the records of `clients` (c,), all of which have one.
+        """Return the tensors of a checkpoint without a slot file: the records of `clients` (c,), each of whom has one.
 
         They are the records by field, (c, width), and the row of each client of the run in them, (clients,). rows:
         returns one field of given clients, (n, width).
@@ -170,10 +170,10 @@ class ClientStore:
         self._index.discard()
 
     def tensors(self, beside: Path | None = None) -> dict[str, Tensor | Stream]:
-        """Return the content of a checkpoint in folder `beside`.
+        """Return the tensors to write to a checkpoint in the folder `beside`.
 
-        It has all records or, if their slot file is in that folder, only their slots and digests. Streams can be read
-        until the next commit. When the checkpoint is in place, call `saved`.
+        They hold all records or, if the slot file lies in that folder, only the records' slots and digests. Streams
+        can be read until the next commit. Call `saved` once the checkpoint is written.
         """
         file = self._file
         self._announced = file is not None and file.writable and beside is not None and file.folder == beside.resolve()

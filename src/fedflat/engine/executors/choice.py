@@ -70,7 +70,7 @@ def check_name(name: str, randomness_of: Randomness, device: torch.device) -> No
 
 
 def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index, steps: float) -> Choice:
-    """Return the executor called `name`; for `auto` the one that is faster on the first steps of `cohort` (c,).
+    """Return the executor called `name`; for `auto`, the faster one on the first steps of `cohort` (c,).
 
     steps: of all clients in the run, which decide whether compiling pays. CUDA graphs, and compiling for a GPU, are
     used only if they are asked for: our tests have not run them there.
@@ -150,9 +150,9 @@ def agreed(
 def _faster(one: Executor, many: Executor, cohort: Index) -> Choice:
     """Return the faster of one client at a time and many at once, timed on the first steps of `cohort` (c,).
 
-    By rule, models with convolutions go one client at a time, because stacked convolutions become grouped ones, which
-    are slower, and so do models with adapters, whose base is large. Other models are stacked. A trial overrules this
-    rule only by a clear speed-up; a time of zero means that the clock is too coarse.
+    By default, models with convolutions or adapters train one client at a time: stacked convolutions become grouped
+    convolutions, which are slower, and the base of adapters is large. Other models are stacked. A trial overrules this
+    default only with a clear speed-up; a time of zero means that the clock is too coarse.
     """
     seconds = _step_times((one, many), cohort)
     module = one.objective.module
@@ -197,11 +197,11 @@ class Trial:
         self._run = lambda: executor.run(self.plan, down, client, ctx, descent, executor.step)
 
     def run(self) -> Tensor:
-        """Take the steps; returns the clients' models, (c, d)."""
+        """Run the local steps of `plan`; return the clients' models, (c, d)."""
         return self._run().w
 
     def seconds(self) -> float:
-        """Take the steps; returns the wall-clock seconds on a GPU, else the processor seconds."""
+        """Run the local steps of `plan`; return wall-clock seconds on a GPU, else processor seconds."""
         clock = _gpu_clock if self.plan.samples.is_cuda else process_time
         started = clock()
         self.run()
@@ -217,8 +217,8 @@ def _gpu_clock() -> float:
 def stands_alone(executor: Executor, cohort: Index) -> bool:
     """Tell whether a client's result has the same bits in any stack, by a trial with clients of `cohort` (c,).
 
-    This depends on the functions in a model: torch computes the last few numbers of a tensor by other code than the
-    rest, and a single product by other code than several, and these codes may round differently.
+    This depends on the functions in a model: torch uses other kernels for the last elements of a tensor than for
+    the rest, and for a single product than for several, and these kernels may round differently.
     """
     clients = executor.batches.longest_first(0, cohort)[: min(executor.chunk, TRIAL_CLIENTS)]
     together = Trial(executor, clients).run()

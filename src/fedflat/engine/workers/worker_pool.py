@@ -92,7 +92,7 @@ class WorkerPool:
         """Process the next messages of the workers, and return the items that they finished.
 
         Returns none if no message comes within `timeout` seconds. Raises the error of a worker that cannot be set up,
-        or WorkerError if it ends before it is.
+        or WorkerError if it ends before it is set up.
         """
         busy: dict[Any, tuple[WorkerProcess, WorkItem]]
         busy = {worker.connection: (worker, item) for worker, item in self._workers.items() if item}

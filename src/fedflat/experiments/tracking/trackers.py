@@ -29,7 +29,7 @@ LONGEST = 500  # characters of a parameter that older servers accept
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run that is written to a tool, and the state that its tools keep."""
+    """A run that is written to a tool, and the state that its trackers keep."""
 
     spec: RunSpec
     directory: RunDirectory

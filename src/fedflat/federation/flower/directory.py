@@ -85,7 +85,7 @@ class FederationDirectory:
 
     @property
     def members(self) -> dict[str, int]:
-        """Numbers of samples of the members by name; of those that have registered, as long as no round is over.
+        """Sample counts of the members by name; until the first round is complete, of the registered clients.
 
         Raises InputError if there is no federation, or all of its checkpoints are damaged.
         """
@@ -155,7 +155,7 @@ class FederationDirectory:
         """Make the checkpoint after `rounds` the newest one; return the new names of the files set aside.
 
         If it is killed, it can be called again. Raises InputError if there is no federation, if a process is writing
-        it, or if there is no such checkpoint.
+        it, or if that checkpoint is missing.
         """
         if not (self.path / STUDY).exists():
             raise InputError(f"{self.path} holds no federation")
@@ -187,9 +187,9 @@ class FederationDirectory:
 def check(path: Path) -> list[tuple[str, str]]:
     """List the files of a federation's folder, each with what is wrong with it, or "" if nothing is.
 
-    Each checkpoint is checked by itself, metrics against the newest undamaged checkpoint, the model against the result,
-    and the log by its own hashes, and against its heads in checkpoints and the result. If something is wrong, all of it
-    is checked a second time: a running server may have been between two files.
+    Each checkpoint is checked on its own, the metrics against the newest undamaged checkpoint, the model against the
+    result, and the log by its own hashes and against its heads in checkpoints and the result. If a check fails, all
+    files are checked a second time: a running server may have been between two files.
     """
     found = _check_once(path)
     if any(problem for _, problem in found):

@@ -23,7 +23,7 @@ REASON_LENGTH = 300  # characters
 
 @dataclass(frozen=True)
 class Ejections:
-    """Who is ejected from the federation in a folder; several processes may read and write it.
+    """The list of ejected members in a federation's folder; several processes may read and write it.
 
     The file exists from the beginning of a federation: a missing one is an error, not an empty list.
     """
@@ -67,7 +67,7 @@ class Ejections:
     def eject(self, name: str, reason: str = "") -> None:
         """Stop sending training requests to a member, from the next round.
 
-        Raises InputError if it is no member or ejected already, or if nobody would be left.
+        Raises InputError if it is no member or ejected already, or if no member would remain.
         """
         members = self._members(name)
         with locked(self.path / LOCK, f"{self.path}: somebody else is ejecting or admitting a member"):

@@ -40,7 +40,7 @@ class LogHead:
 
 
 def head_in(facts: Mapping[str, Any], where: Path) -> LogHead:
-    """Return the head that a checkpoint or a result keeps. Raises InputError, naming the file, if there is none."""
+    """Return the log head stored in a checkpoint or result. Raises InputError, naming the file, if malformed."""
     try:
         return LogHead(int(facts[HEAD]["lines"]), str(facts[HEAD]["sha256"]))
     except (KeyError, TypeError, ValueError) as error:
@@ -56,7 +56,7 @@ class EventLog:
         self._open()
 
     def _open(self) -> None:
-        """Take up the log as it is, and end a line that was being written when the machine stopped."""
+        """Open the log for appending; terminate a last line that was cut off when the machine stopped."""
         content = self._path.read_bytes() if self._path.exists() else b""
         if content and not content.endswith(b"\n"):
             content += b"\n"
@@ -136,7 +136,7 @@ def check_log(path: Path, heads: Mapping[str, LogHead], study: str | None = None
 
 
 def _check_of(event: Mapping[str, Any]) -> str:
-    """Return the check of a line by itself; it finds accidents, not an attacker, who can compute it."""
+    """Return the checksum of one line. It detects accidents, not attacks: an attacker can compute it, too."""
     own = {key: value for key, value in event.items() if key != CHECK}
     return hashlib.sha256(json.dumps(own).encode()).hexdigest()[:16]
 
@@ -153,7 +153,7 @@ def _check_place(event: Mapping[str, Any], number: int, before: str | None, wher
 
 
 def _checked(line: bytes, where: str) -> dict[str, Any]:
-    """Return the event in a line; empty for one that a crash has cut short. Raises InputError for no event."""
+    """Return the event in a line; empty if a crash cut the line short. Raises InputError for any other content."""
     event = _parsed(line)
     if event is None and not (line.startswith(b"{") and not line.endswith(b"}\n")):
         raise InputError(f"{where} is not an event")
@@ -161,7 +161,7 @@ def _checked(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """Return the event in a line; None if there is none."""
+    """Return the event in a line; None if the line holds no event."""
     with suppress(ValueError, RecursionError):
         event = json.loads(line)
         if isinstance(event, dict) and {"time", "event"} <= event.keys():

@@ -30,7 +30,7 @@ from ..messages import Failure
 _thread = threading.local()
 _flower_pull_objects = http_grid.pull_objects
 NODE_GONE = Failure("its node has gone")  # the network's answer for a node, a message or a reply that it has lost
-_UNAVAILABLE = (3, 4, 5)  # Flower's error codes for these three
+_UNAVAILABLE = (3, 4, 5)  # Flower's error codes for a lost node, message or reply
 ERROR_LENGTH = 200  # characters of an error
 THREAD = "fedflat reply"
 PULL_SECONDS = 5.0  # for one reply, until the next one is tried while a thread waits for the rest of this one
@@ -59,7 +59,7 @@ def _counting(pull: Callable[[str], bytes], count: Callable[[int], None]) -> Cal
 def pull_deadline(deadline: float, count: Callable[[int], None] = lambda size: None) -> Iterator[None]:
     """Inside the block, in this thread, Flower stops waiting for the rest of a reply at `deadline` (monotonic clock).
 
-    It looks every few seconds, so it may stop that much later. Without the block it waits for two hours. count: called
+    Flower checks every few seconds, so it may stop that much later. Elsewhere it waits for two hours. count: called
     with the bytes of each part of the reply that has come, in several threads.
     """
     # Flower's `pull_objects` has an argument for this, which its grid does not pass on.
@@ -101,7 +101,7 @@ class SentMessage:
 
     node: int
     kind: str  # Flower's message type
-    client: str  # name, or "" if it is not known who is at the node
+    client: str  # client's name, or "" if the node's client is unknown
     group: str  # the round
     expires: float  # on the monotonic clock
 
@@ -114,7 +114,7 @@ class MessageQueue:
         self._open: dict[str, SentMessage] = {}  # by Flower's message id
         self._received: Counter[str] = Counter()  # bytes that have come of the replies to them
         self._counting = threading.Lock()
-        self._partial: dict[str, Future[list[Message]]] = {}  # replies of which only a part has arrived
+        self._partial: dict[str, Future[list[Message]]] = {}  # replies that have arrived only in part
         self._pulls: list[tuple[SentMessage, Future[list[Message]]]] = []  # running threads, also for closed messages
 
     def nodes(self) -> dict[int, NodeKey]:
@@ -127,7 +127,7 @@ class MessageQueue:
     def send(self, sent: SentMessage, content: RecordDict) -> bool:
         """Send a message, which the network deletes with its reply when it expires; returns whether it was accepted.
 
-        It is not if the node has disconnected meanwhile, or if the SuperLink was restarted while it was uploaded.
+        A message is not accepted if the node has disconnected, or if the SuperLink restarts during the upload.
         """
         ttl = max(sent.expires - monotonic(), 1.0)
         message = Message(content, sent.node, sent.kind, ttl=ttl, group_id=sent.group)
@@ -140,7 +140,7 @@ class MessageQueue:
         return bool(message_id)
 
     def received(self, client: str) -> int:
-        """Bytes that have come of a client's reply, which is not complete."""
+        """Bytes received so far of a client's incomplete reply."""
         return sum(self._received[number] for number, sent in self._open.items() if sent.client == client)
 
     def cancel(self, kind: str) -> None:

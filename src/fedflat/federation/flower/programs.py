@@ -214,7 +214,7 @@ def archive(folder: Path) -> bytes:
             raise InputError(f"{folder} is no app: it has no pyproject.toml")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of a library, that Flower calls it in an old way
+                warnings.simplefilter("ignore", DeprecationWarning)  # of Flower's use of a library
                 return build_fab_from_disk(folder)
         except ValueError as error:
             raise InputError(f"{folder} is no app: {' '.join(str(error).split())[:200]}") from error

@@ -53,7 +53,7 @@ def to_records(message: AnyMessage) -> RecordDict:
 
 
 def read_train_request(content: RecordDict) -> TrainRequest:
-    """Return the request in a message. Raises RefusedError if there is none."""
+    """Return the training request in a message. Raises RefusedError if the message has no such request."""
     request: TrainRequest = _read(content, TrainRequest)
     safe: Any = request.safe
     if not isinstance(safe, list) or not all(type(t) is int for t in safe):

@@ -26,7 +26,7 @@ from .settings import OperatorRegistry, RunSettings
 from .study import Study, evaluation_data, version
 from .transport import FlowerTransport
 
-ATTEMPTS = 3  # at a round to which too few clients reply
+ATTEMPTS = 3  # attempts at a round to which too few clients reply
 ARRAY_FACTOR = 2  # a received array may have this many times the bytes of the model
 SUM_FACTOR = 5  # the same with secure-sum: at least 16 bytes for each number
 
@@ -88,7 +88,7 @@ class FederationRun:
             for warning in caught:
                 self._events.append("other versions", reason=str(warning.message))
             # The previous process may have ended after writing the checkpoint and before writing the metrics, or the
-            # event: who counted, and who was refused and why.
+            # event: the accepted clients, and the refused ones with reasons.
             self._directory.write_metrics(server.history)
             if lost := self._directory.unlogged_event(self._state):
                 self._events.append(ROUND, **lost)

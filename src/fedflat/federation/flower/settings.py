@@ -101,7 +101,7 @@ class RunSettings(FlowerSection):
 
 
 def app_settings(folder: Path) -> RunSettings | None:
-    """Read the settings in an app's own pyproject.toml, None if there is none. Raises InputError if damaged."""
+    """Read the settings in an app's pyproject.toml; None if the file is missing. Raises InputError if damaged."""
     path = folder / "pyproject.toml"
     table: Any = read_toml(path) if path.exists() else None
     for key in ("tool", "flwr", "app", "config"):
@@ -132,7 +132,7 @@ class NodeSettings(FlowerSection):
     )
 
     def check_run(self, run: RunSettings, app: RunSettings | None) -> None:
-        """Raise InputError, naming the key, for a run that protects less than this node or the app that it has.
+        """Raise InputError, naming the key, for a run with weaker protection than this node or its app requires.
 
         app: the settings in the app's own folder, which the node's operator has read.
         """

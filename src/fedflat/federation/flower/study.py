@@ -86,7 +86,7 @@ class Study:
 
     @property
     def terms(self) -> RoundTerms:
-        """When a round ends, and which replies it accepts."""
+        """The settings that decide when a round ends, and which replies the server accepts."""
         settings = self.settings
         return RoundTerms(settings.deadline, settings.quorum, settings.norm_multiple, settings.secure_sum)
 

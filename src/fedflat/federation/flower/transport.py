@@ -41,7 +41,7 @@ class PendingRequest:
 
 
 class StallClock:
-    """Decides when to log the missing clients: after a minute, and then after twice the time each time."""
+    """Decides when to log the missing clients: after one minute, then after 2, 4, 8 and so on, from the beginning."""
 
     def __init__(self) -> None:
         self._begin, self._due = monotonic(), STALL_SECONDS
@@ -126,10 +126,10 @@ class FlowerTransport:
         self._log_event("waiting for answers", t=t, asked=asked, answered=asked - len(pending), waiting=waiting)
 
     def _reply(self, sent: SentMessage, content: RecordDict | Failure, request: PendingRequest | None) -> Any:
-        """Return the reply of a client, or None if it does not count.
+        """Return the reply of a client, or None for a reply to ignore.
 
-        It does not if the request was sent to another node meanwhile, or if the node has gone and the request will be
-        sent again.
+        A reply is ignored if the request was sent to another node meanwhile, or if the node has gone and the request
+        will be sent again.
         """
         if request is None or request.node != sent.node:
             return None
@@ -178,7 +178,7 @@ class FlowerTransport:
                     self._asked[node] = now
 
     def _register(self, node: int, content: RecordDict | Failure) -> None:
-        """Register the client at a node by what the node has replied, or refuse the node with a reason."""
+        """Register the client that a node's reply describes, or refuse the node with a reason."""
         if node not in self._nodes:
             return  # it was not connected at the last scan, so its key's name is unknown; it is asked again
         try:

@@ -1,1 +1,1 @@
-"""Starts a whole federation on one machine; makes certificates and keys, also for one over several machines."""
+"""Starts the server and all clients on one machine; makes certificates and keys, also for several machines."""

@@ -72,7 +72,7 @@ def _issue(
     certificate: Path, key_file: Path, subject: str, days: int, names: Sequence[x509.GeneralName] = (),
     issuer: Issuer | None = None,
 ) -> list[Path]:  # fmt: skip
-    """Write a new key and its certificate: a server's if there is an issuer, else an authority's, signed by itself."""
+    """Write a new key and its certificate: a server's, signed by `issuer`, or without it a self-signed authority's."""
     key, now, ca = ec.generate_private_key(CURVE), datetime.now(UTC), issuer is None
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, subject[:64])])
     issuer_name, issuer_key = issuer or (name, key)

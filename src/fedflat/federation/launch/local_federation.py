@@ -31,7 +31,7 @@ from .processes import Processes
 HOST = "127.0.0.1"
 START_SECONDS = 120.0  # for the SuperLink to be ready; the machine may be busy
 POLL_SECONDS = 0.2  # between two reads of the events
-STATUS_SECONDS = 15.0  # between two queries of the run's status, each of which takes Flower's command a second
+STATUS_SECONDS = 15.0  # between two queries of the run's status; a query takes Flower's command a second
 DATABASE = ("superlink.db", "superlink.db-wal", "superlink.db-shm", "superlink.db-journal")  # SQLite's files
 FEDFLAT = ("fedflat", "flower")  # the programs that guard Flower's
 CONNECTION = "federation"  # its name in the configuration of Flower's command
@@ -193,7 +193,7 @@ class LocalFederation:
         raise FederationError(f"the run was not over after {seconds:g} seconds")
 
     def _check_status(self, run: SubmittedRun, seen: int) -> None:
-        """Raise FederationError if a run has ended without an event that says so."""
+        """Raise FederationError if a run has ended without logging its end."""
         output = self.processes.run("flwr", "list", CONNECTION, "--run-id", run.run_id, "--format", "json")
         status = next(iter(_json(output).get("runs", [])), {"status": "unknown"})
         if status["status"].startswith("finished") and len(list(read_events(run.out))) == seen:

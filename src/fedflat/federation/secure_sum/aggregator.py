@@ -72,8 +72,8 @@ class MaskedSum:
 class SecureAggregator:
     """Does what an `UpdateAggregator` does without seeing a reply: it learns only the mean over the surviving clients.
 
-    The model has the same bits as without masks: sums are whole numbers at the places of the surviving clients. So is
-    the sum of drifts, which an `UpdateAggregator` rounds in another order.
+    The model has the same bits as without masks: sums are integers at the places of the surviving clients. The sum of
+    drifts is exact, too, whereas an `UpdateAggregator` rounds it in another order.
     """
 
     def __init__(
@@ -173,10 +173,10 @@ class SecureAggregator:
         return MaskedSum(session, keys, participants.places, tuple(shares), survivors, words)
 
     def _unmasked_for_others(self, requests: Mapping[str, TrainRequest], keys: Mapping[str, KeysReply]) -> set[int]:
-        """Return the numbers of the clients whose sum was unmasked in this round; empty if that over `keys` can be.
+        """Return the numbers of the clients whose sum was unmasked in this round; empty if the sum over `keys` may be.
 
-        Clients remember it, not the server, so it holds after a crash and after a rollback. An impossible claim of one
-        client does not stop the sum: if it is true after all, that client will not help to unmask.
+        The clients store this, not the server, so it holds after a crash and after a rollback. An impossible claim of
+        one client does not stop the sum: if it is true after all, that client will not help to unmask.
         """
         numbers = tuple(requests[name].number for name in keys)
         claims = {requests[name].number: one.unmasked for name, one in keys.items()}
@@ -210,7 +210,7 @@ class SecureAggregator:
         )
 
     def _without_far_places(self, keys: dict[str, KeysReply]) -> dict[str, KeysReply]:
-        """Leave out clients with a place so high that nothing would be left of what most of the others send.
+        """Exclude clients whose highest place is so high that the numbers of most other clients would be cut to zero.
 
         Raises RoundFailedError if too few are left.
         """

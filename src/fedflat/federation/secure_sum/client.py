@@ -70,7 +70,7 @@ class SumClient:
     ) -> None:  # fmt: skip
         """Answer steps with the state in `folder`.
 
-        share: of a round's clients without whose help nothing is unmasked. study: its digest. unmask_again: rounds
+        share: the share of a round's clients that must help to unmask. study: its digest. unmask_again: rounds
         before this one are unmasked for any clients that the server names. memory: the folder of the rounds that were
         unmasked in all federations of the study, by default one in `folder`. min_clients: fewest clients of a sum.
         """
@@ -82,7 +82,7 @@ class SumClient:
         )
 
     def check(self, request: KeysRequest) -> tuple[int, ...]:
-        """Return the survivors for whom the round was unmasked before, empty if it was not.
+        """Return the survivors of an earlier unmasking of the round; empty without one.
 
         Raises RefusedError if a sum would be over too few clients, or if it was unmasked in another federation.
         """
@@ -220,12 +220,12 @@ class SumClient:
         return found
 
     def _unmasked_for(self, t: int, federation: str) -> tuple[int, ...]:
-        """Return the only survivors for whom round `t` is unmasked; empty if they may be any."""
+        """Return the only survivors for whom round `t` may be unmasked; empty without such a restriction."""
         return () if t < self._unmask_again else self._unmasked.of(t, federation, self._study)
 
 
 def _integers(name: str, one: ExactSum) -> Integers:
-    """Return a client's sum in whole numbers. Raises RefusedError if they exceed what one vector can have."""
+    """Return a client's sum in integers. Raises RefusedError if they exceed what one vector can have."""
     try:
         found: Integers = one.integers().cpu().numpy()
     except ValueError as error:
@@ -248,7 +248,7 @@ def _view(session: Session, agreed: SharesRequest, senders: tuple[int, ...]) -> 
 
 
 def _confirmation(session: Session, public: bytes, sender: int, receiver: int, view: bytes) -> bytes:
-    """Return what `sender` confirms to `receiver` of its view; `public` is the key of the one not in `session`."""
+    """Return the confirmation of its view that `sender` sends `receiver`; `public` is the other client's key."""
     key = agreed_key(session.channel_secret, public, CHANNEL)
     return derived(key, f"{VIEW} {_tied(session.about, sender, receiver)}", view)
 
@@ -258,7 +258,7 @@ def _tied(about: str, sender: int, receiver: int) -> str:
 
 
 def _check_participants(session: Session, request: SharesRequest) -> None:
-    """Raise RefusedError unless the participants are enough, and this client is one of them with its own keys."""
+    """Raise RefusedError unless there are enough participants, among them this client with its own keys."""
     participants, keys = request.participants, (*request.channel_keys, *request.mask_keys)
     _check_subset("participants", participants, participants, session)
     if len(participants) >= 2 * session.threshold:  # two halves could be asked for both shares of one client
@@ -276,14 +276,14 @@ def _check_participants(session: Session, request: SharesRequest) -> None:
 
 
 def _check_left(names: Iterable[str], own: Iterable[Integers], cut: Iterable[Integers]) -> None:
-    """Raise RefusedError, naming the sum, if nothing is left of numbers that were cut at higher places."""
+    """Raise RefusedError, naming the sum, if cutting numbers at higher places has made all of them zero."""
     for name, before, after in zip(names, own, cut, strict=True):
         if before.any() and not after.any():
             raise RefusedError(f"{name}: the places are so high that nothing would be left of this client's numbers")
 
 
 def _check_subset(what: str, numbers: tuple[int, ...], of: tuple[int, ...], session: Session) -> None:
-    """Raise RefusedError unless `numbers` are some of `of`, each once, enough of them, and this client is there."""
+    """Raise RefusedError unless `numbers` are enough distinct members of `of`, this client among them."""
     if list(numbers) != sorted(set(numbers)) or not set(numbers) <= set(of) or session.number not in numbers:
         raise RefusedError(f"the {what} are not what they must be")
     if len(numbers) < session.threshold:

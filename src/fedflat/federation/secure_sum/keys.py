@@ -98,7 +98,7 @@ def sign_of(mine: int, other: int) -> Literal[1, -1]:
 
 
 def create_shares(secret: bytes, threshold: int, number: int) -> list[bytes]:
-    """Split a secret into `number` shares, any `threshold` of which give it back (Shamir 1979).
+    """Split a secret into `number` shares; any `threshold` of them recover it (Shamir 1979).
 
     A share is its index from 1, 4 bytes, and the share of each block of the padded secret, as Flower writes them.
     """
@@ -112,8 +112,8 @@ def create_shares(secret: bytes, threshold: int, number: int) -> list[bytes]:
 class SecretCombiner:
     """Combines many secrets that were split alike.
 
-    pycryptodome's `Shamir.combine` computes the same, with factors that are the same for all secrets of which shares
-    are known from the same clients: for n clients they cost the square of n, and each secret n.
+    The result equals that of pycryptodome's `Shamir.combine`. The interpolation factors depend only on the clients
+    whose shares are known, so they are computed once, in O(n^2) for n clients; each secret then costs O(n).
     """
 
     def __init__(self) -> None:

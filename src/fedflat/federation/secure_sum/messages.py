@@ -29,7 +29,7 @@ class KeysReply:
     t: int
     samples: int  # that the client holds
     steps: int  # local steps that it took
-    channel_key: bytes  # X25519, of what it sends to other clients
+    channel_key: bytes  # X25519, for its messages to other clients
     mask_key: bytes  # X25519, of the masks that it shares with each of them
     seed_digest: bytes  # SHA-256 of the seed of the mask that it has alone
     places: tuple[int, ...]  # the highest place of each of its sums, see `ExactSum`
@@ -46,7 +46,7 @@ class SharesRequest:
     participants: tuple[int, ...]
     channel_keys: tuple[bytes, ...]
     mask_keys: tuple[bytes, ...]
-    places: tuple[int, ...]  # the highest of all clients, at which all of them cut
+    places: tuple[int, ...]  # the highest places of all clients, at which all clients cut their numbers
 
 
 @dataclass(frozen=True)

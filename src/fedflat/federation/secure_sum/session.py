@@ -1,4 +1,4 @@
-"""The state of a client between the steps of a secure sum, each of which runs in a process of its own."""
+"""The state of a client between the steps of a secure sum, as each step runs in its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client's summand: whole numbers at places, of each field of its record and of its own figures."""
+"""A client's summand: integers at places, of each field of its record and of its own figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Integers = NDArray[np.int64]
 
 
 class SummandLayout:
-    """Where the sums of a method's record and the figures lie in one vector of words."""
+    """The layout of the sums of a method's record, and of the figures, in one vector of words."""
 
     def __init__(self, method: Method, like: Tensor) -> None:
         """`like` (d,) gives size and precision."""
@@ -51,7 +51,7 @@ def figures_sum() -> ExactSum:
 
 
 def lowered(integers: Integers, up: int) -> Integers:
-    """Return whole numbers (places, width) with the highest place `up` places higher, as `ExactSum.raise_to`."""
+    """Return integers (places, width) with the highest place `up` places higher, as `ExactSum.raise_to`."""
     found = np.zeros_like(integers)
     if up < len(integers):
         found[up:] = integers[: len(integers) - up]

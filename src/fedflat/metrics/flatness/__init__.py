@@ -119,7 +119,7 @@ def check_measures(measures: Sequence[str | Measure], module: nn.Module) -> list
     """Return the measures, each once.
 
     Raises InputError for an unknown name, two measures whose numbers would have one name, such as traces with another
-    seed, or one that needs adapters, which `module` does not have.
+    seed, or one that needs adapters if `module` has none.
     """
     if isinstance(measures, str):
         raise InputError(f"measures must be a list of names, got {measures!r}")

@@ -30,7 +30,7 @@ class Hessian:
         self._kept = list(self._graphs()) if self._chunk == len(landscape) else None  # None: built for each call
 
     def __call__(self, v: Tensor) -> Tensor:
-        """Compute H v for one vector (d,) or several (k, d), in float64, the precision of the sum over samples."""
+        """Compute H v for one vector (d,) or several (k, d); float64, because sums over samples are in float64."""
         vectors = v.reshape(-1, v.shape[-1]).to(self.w.dtype)
         total = torch.zeros(vectors.shape, dtype=torch.float64, device=self.w.device)
         for share, w, gradient in self._kept or self._graphs():

@@ -28,7 +28,7 @@ class Measured:
     samples: tuple[int, int] | None = None  # on how many of how many training samples, where these are not all
 
     def __str__(self) -> str:
-        """Write the number as far as its error allows, at most three digits, and the part of the samples used."""
+        """Format the number to the digits that its error supports, at most three, with the share of samples used."""
         number = f"{self.value:.3g}" if self.error is None else with_error(self.value, self.error)
         return number + self.subset
 
@@ -157,7 +157,7 @@ class Measure(ABC):
 class LossMeasure(Measure):
     """A measure of the loss around the model, over the trained parameters or over merged weights."""
 
-    unsaid: ClassVar[tuple[str, ...]] = ("space",)  # `coordinates` says what is to be said of it
+    unsaid: ClassVar[tuple[str, ...]] = ("space",)  # `coordinates` describes it
 
     space: Literal["trained", "merged"] = hyper(
         "trained",

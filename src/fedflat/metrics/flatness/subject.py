@@ -143,7 +143,7 @@ class Subject:
     max_samples: int = MAX_SAMPLES
     memory: int = MEMORY
     dry_round: DryRound | None = None  # None for a model without a run
-    iterate: Tensor | None = None  # (d,) the model that the next round starts from, if that is another than `w`
+    iterate: Tensor | None = None  # (d,) the model that the next round starts from, if not `w`
     direction: Tensor | None = None  # (d,) h of the last step, iterate = before - eta h; None before the first round
     weights: Literal["uniform", "samples"] = "uniform"  # of the clients in the server's mean
     is_merged: bool = False  # whether `w` are the weights of adapted layers, see `merged`
@@ -164,7 +164,7 @@ class Subject:
 
     @property
     def coordinates(self) -> str:
-        """What `w` is of a model that has adapters, in words; empty of any other model."""
+        """A description of the coordinates of `w` for a model with adapters; empty for other models."""
         if self.is_merged:
             return f"over the {len(self.w):,} weights of the adapted layers, adapters merged in"
         return "" if adapted_network(self.objective.module) is None else f"over the {len(self.w):,} trained parameters"
@@ -194,7 +194,7 @@ class Subject:
 
     @property
     def samples(self) -> str:
-        """Which samples are used, in words."""
+        """A description of the samples used."""
         return self.part(len(self.pooled))
 
     def part(self, used: int) -> str:
@@ -210,7 +210,7 @@ class Subject:
     def next_round(self, clients: Index | None, observer: RoundObserver) -> NextRound:
         """Compute the round that follows, or one with other `clients` (c,), as a dry round seen by `observer`.
 
-        Raises InputError if there is no run.
+        Raises InputError for a subject without a run.
         """
         if self.dry_round is None:
             raise InputError("this measure looks at a round of training; measure a run, not a model alone")

@@ -29,7 +29,7 @@ Numbers = NDArray[np.float64]
 
 NORMALISATIONS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
 MAX_BYTES = 2**28  # of the arrays in a file, packed and unpacked; ours have at most some megabytes
-MAX_POINTS = 2001  # on an axis; 4 million losses, each over all samples, take longer than anybody waits
+MAX_POINTS = 2001  # points on an axis; 4 million losses, each over all samples, would take too long
 PARSING_ERRORS = (
     EOFError, KeyError, ValueError, TypeError, NotImplementedError, RuntimeError, MemoryError, SyntaxError,
     zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,

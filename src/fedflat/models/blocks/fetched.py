@@ -32,7 +32,7 @@ def fetch(name: str, revision: str | None = None) -> Path:
 
 
 def fetched_commit(name: object) -> str | None:
-    """Return the commit of the model `name` that was fetched last; None if it was never, or is not of the hub."""
+    """Return the last fetched commit of the model `name`; None if never fetched, or if `name` is not hub:OWNER/NAME."""
     repository = _repository(name)
     return None if repository is None else pinned(_place(repository), repository)
 

@@ -19,7 +19,7 @@ from ...hub import no_network
 
 CONFIG = "config.json"
 MODULES, LAYERS = 20_000, 10_000  # in a network; the largest that are published have some thousands
-LARGEST = 2**26  # whole number in a configuration
+LARGEST = 2**26  # integer in a configuration
 PER_BYTE, SPARE = 8, 2**28  # bytes of parameters for each byte of their files, which may be packed; and of a new head
 
 
@@ -48,11 +48,11 @@ def library(model: str) -> Any:
 
 
 def loaded(make: Any, folder: Path, option: str, value: str, **settings: Any) -> tuple[Any, list[str]]:
-    """Load the network in `folder` in single precision, and the names of the parameters that the files do not have.
+    """Load the network in `folder` in single precision; return it with the names of parameters missing in the files.
 
-    `make` is a class of `transformers`. Only safetensors are read, no code of the folder is run, and no question is
-    asked at the terminal. Raises InputError, naming the `option` and its `value`, also if the configuration
-    makes more than the files can have weights for.
+    `make` is a class of `transformers`. Only safetensors are read, no code of the folder is run, and no prompt is shown
+    at the terminal. Raises InputError, naming the `option` and its `value`, also if the configuration defines more
+    parameters than the files can hold.
     """
     try:
         _check_numbers(read_json(folder / CONFIG))
@@ -68,7 +68,7 @@ def loaded(make: Any, folder: Path, option: str, value: str, **settings: Any) ->
 
 
 def _check_numbers(value: Any, name: str = CONFIG) -> None:
-    """Raise InputError for a whole number in a configuration that is too large: some classes make lists that long."""
+    """Raise InputError for an integer above LARGEST in a configuration: some classes make lists of that length."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
         most = LAYERS if "layer" in f"{key}" or "depth" in f"{key}" else LARGEST

@@ -1,1 +1,1 @@
-"""Client-level differential privacy: who takes part, what is bounded, what is added, and what all that amounts to."""
+"""Client-level differential privacy: sampling of clients, clipping, noise, and accounting."""

@@ -17,7 +17,7 @@ INTERVAL, COARSE = 1e-4, 1e-3  # of losses: the default of `dp-accounting`, and 
 WIDEST = 500.0  # interval, whose exponential is still a number
 MOST_ROUNDS = 100_000
 RESOLUTION = 1e-13  # of delta for each round: errors of Fourier transforms, which composition multiplies
-NEARLY_ALL = 1 - 1e-9  # a rate above which sampling is left out: `dp-accounting` loses all digits of what it saves
+NEARLY_ALL = 1 - 1e-9  # above this rate, sampling is ignored: the epsilon that it saves is below rounding errors
 DIGITS = 4  # significant ones of a noise multiplier that is solved for
 
 
@@ -29,10 +29,10 @@ def epsilon(
     """Bound the epsilon of these rounds at `delta` from above by privacy loss distributions; at rate 1 it is exact.
 
     In each round every client takes part with probability `rate`, independently, and moves a sum by at most 1, to which
-    Gaussian noise of deviation `noise_multiplier` is added. neighbours: what two data sets differ in, one client that
-    one of them does not have, or one client whose data are others. interval: losses are rounded up to its multiples,
-    where they are not large. again: the number of released sums of each round with more than one. They have one
-    cohort, so k of them equal one with noise that is smaller by sqrt(k). Raises InputError at a rate below 1 without
+    Gaussian noise of deviation `noise_multiplier` is added. neighbours: neighbouring data sets differ by one client
+    added or removed, or by the data of one client. interval: privacy losses, if not large, are rounded up to its
+    multiples. again: for each round with several released sums, their number. These have one cohort, so k of them
+    equal one sum with noise that is smaller by sqrt(k). Raises InputError at a rate below 1 without
     the extra `dp`, and for rounds or a delta that floating point does not resolve.
     """
     if not rounds:
@@ -54,9 +54,9 @@ def epsilon(
 
 @cache
 def noise_for(epsilon_wanted: float, delta: float, rate: float, rounds: int) -> float:
-    """Find the least noise multiplier, with four significant digits, whose `epsilon` in `rounds` is at most the wanted.
+    """Find the least noise multiplier, to four significant digits, whose `epsilon` is at most `epsilon_wanted`.
 
-    It is at least LEAST_NOISE. Raises InputError if it is above MOST_NOISE, and where `epsilon` does.
+    The result is at least LEAST_NOISE. Raises InputError if it would exceed MOST_NOISE, or if `epsilon` raises.
     """
 
     def excess(noise: float) -> float:
@@ -91,10 +91,10 @@ def _check_resolved(rounds: int, delta: float) -> None:
 
 
 def _interval(interval: float, noise_multiplier: float, spread: float, rounds: int, rough: float) -> float:
-    """Return the rounding of losses of a round with such noise, where the rounds cost about `rough`.
+    """Return the discretisation interval of a round's privacy losses; `rough` estimates the epsilon of all rounds.
 
-    It is `interval`, less where losses are small, and more where distributions would have more than some 1e5 of it.
-    spread: about the deviation of the losses of all rounds.
+    It is `interval`, made smaller for small losses, and larger if a distribution would have more than some 1e5 bins.
+    spread: the approximate standard deviation of the loss summed over all rounds.
     """
     small = min(1.0, 10 * rough, 300 * spread / sqrt(rounds))
     of_a_round = 0.5 / noise_multiplier**2 + 10 / noise_multiplier
@@ -116,7 +116,7 @@ def _composed(
 
 
 def _least_digits(near: float, suffices: Callable[[float], bool]) -> float:
-    """Return the least number of four significant digits that suffices, which is `near`; all larger ones do, too."""
+    """Return the least number of four significant digits that suffices: start at `near`; `suffices` is monotone."""
     unit = 10.0 ** (floor(log10(near)) + 1 - DIGITS)
     high, stride = floor(near / unit) + 1, 1
     while not suffices(_multiple(high, unit)):

@@ -56,7 +56,7 @@ class PrivateMean(RunningMean):
         super().add(self.bounded(received), steps, torch.ones_like(weights), lr_factors)
 
     def bounded(self, received: Record) -> Any:
-        """Bound `received` (c, width) as it is added; a record that is not finite becomes zero."""
+        """Clip the records `received` (c, width) before they are added; a record that is not finite becomes zero."""
         norm = record_norm(received, self._lr_sum.expand(len(next(iter(received.tensors().values()))), 1))
         shorter = shortened_to(received, norm, self._clip * (1 - SLACK))
         fields = {}

@@ -14,10 +14,11 @@ from ..subject import RoundObserver, Subject
 class AggregationError(Measure):
     """What averaging A and B one by one does to adapters: ||mean(B_i A_i) - mean(B_i) mean(A_i)|| / ||mean(B_i A_i)||.
 
-    Frobenius norms, of each adapted layer: the mean over these and the largest. B_i and A_i are what the clients of
-    the round that follows end at; in all three means they have their weights in the server's. The server's own step,
-    such as its momentum, is not in it. It is zero if one factor is the same at all clients. A layer whose mean product
-    is zero is left out. A real federation cannot compute it: its server has only the means of A and B.
+    Frobenius norms, for each adapted layer; reported are the mean over layers and the largest. B_i and A_i are the
+    clients' factors at the end of the next round, averaged with the clients' weights at the server. The server's own
+    step, such as momentum, is excluded. The error is zero if one factor is the same at all clients.
+    Layers whose mean product is zero are left out. A real federation cannot compute it: its server has only the means
+    of A and B.
     """
 
     needs_round = True
@@ -76,7 +77,7 @@ class _Layer:
     def add(self, A: Tensor, B: Tensor, weights: Tensor) -> None:
         """Add clients with factors (c, r, inputs) and (c, outputs, r), and weights (c,)."""
         by_weight = weights[:, None, None]
-        # One product of (outputs, c r) and (c r, inputs) is the sum of the clients' products, none of which is made.
+        # One product of (outputs, c r) and (c r, inputs) equals the sum of the clients' products, without storing them.
         products = (B * by_weight).movedim(0, 1).flatten(1) @ A.flatten(0, 1)
         found = weights.sum(), (A * by_weight).sum(0), (B * by_weight).sum(0), products
         self.sums = tuple(x + y for x, y in zip(self.sums, found, strict=True)) if self.sums else found
