@@ -8,11 +8,9 @@ With --before the rows that are not the same there are printed.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterator
-from pathlib import Path
 
+from benchmarks.compared_rows import write_rows
 from fedflat.experiments.recipe import all_recipes
 from fedflat.experiments.spec import StudySpec
 
@@ -38,15 +36,10 @@ def _described(study: StudySpec) -> Iterator[tuple[str, str]]:
 
 def main() -> None:
     """Write all rows, and print those that differ."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="JSON file for the rows")
-    parser.add_argument("--before", type=Path, help="such a file of another version, to compare with")
-    given = parser.parse_args()
-    found = list(rows())
-    given.out.write_text(json.dumps(found, indent=0) + "\n")
+    found, before = write_rows(__doc__, rows())
     print(f"{len(found)} rows")
-    if given.before:
-        old = [tuple(row) for row in json.loads(given.before.read_text())]
+    if before is not None:
+        old = [tuple(row) for row in before]
         differing = sorted({*old} ^ {*found})
         print(f"{len(differing)} of {len(old)} and {len(found)} rows are on one side alone", *differing[:20], sep="\n")
 

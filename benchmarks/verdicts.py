@@ -9,15 +9,13 @@ for each trial. Printed are the fields whose class accepts what a table does not
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from math import inf, nan
-from pathlib import Path
 from typing import Any
 
 import fedflat as ff
+from benchmarks.compared_rows import write_rows
 from fedflat.core.errors import InputError
 from fedflat.data.partition import all_partitions
 from fedflat.data.selection import DataOptions
@@ -78,12 +76,7 @@ def _told(make: Callable[[], Any]) -> str | None:
 
 def main() -> None:
     """Write all rows, and print those to look at."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="JSON file for the rows")
-    parser.add_argument("--before", type=Path, help="such a file of another version, to compare with")
-    given = parser.parse_args()
-    found = list(rows())
-    given.out.write_text(json.dumps(found, indent=0) + "\n")
+    found, before = write_rows(__doc__, rows())
     holes = [row for row in found if row[2] is None and row[3] is not None]
     same = sum((table is None) == (made is None) for _, _, table, made in found)
     print(f"{len(found)} trials; {same} verdicts are the same; {len(holes)} times only the class accepts")
@@ -92,8 +85,8 @@ def main() -> None:
     for field, value, table, made in found:
         if table is not None and made is None:
             print(f"  only a table accepts {field} = {value}: {table}")
-    if given.before:
-        old = {(field, value): (table, made) for field, value, table, made in json.loads(given.before.read_text())}
+    if before is not None:
+        old = {(field, value): (table, made) for field, value, table, made in before}
         for field, value, *now in found:
             if (was := old.get((field, value))) != tuple(now):
                 print(f"  {field} = {value}: (table, class) were {was}, are {tuple(now)}")

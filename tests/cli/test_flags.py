@@ -10,7 +10,7 @@ from fedflat.cli.flag_names import LISTS, TABLES, check_flags
 from fedflat.cli.flags import AS_JSON, _field, keys, override, resolve
 from fedflat.core.errors import InputError
 from fedflat.core.object_references import allow_code
-from fedflat.experiments.schema import members_of
+from fedflat.experiments.schema import field_classes
 from fedflat.experiments.settings_tables import is_list
 from fedflat.experiments.spec import RunSpec, StudySpec
 
@@ -126,7 +126,7 @@ def test_no_flag_that_is_known_is_refused_before_the_settings_are_known(spec: ty
     assert [key for key in known if _field(spec, key) is None] == []
     kind = "study" if spec is StudySpec else "run"
     check_flags([f"--{key}=1" for key in (*known, *lists, "model.options.x", "method", "partition")[:-2]], kind)
-    assert set(LISTS) & set(spec.model_fields) == {name for name in lists if members_of(spec.model_fields[name])}
+    assert set(LISTS) & set(spec.model_fields) == {name for name in lists if field_classes(spec.model_fields[name])}
     tables = {name for name, info in spec.model_fields.items() if getattr(info.annotation, "__origin__", None) is dict}
     assert tables | {"participation"} == set(TABLES) & set(spec.model_fields)
 

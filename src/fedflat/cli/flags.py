@@ -15,7 +15,7 @@ from ..core.errors import InputError, printable, shortened
 from ..core.object_references import is_outside
 from ..data.partition import PARTITIONS
 from ..experiments.config_errors import validated
-from ..experiments.schema import Member, members_of
+from ..experiments.schema import FieldClass, field_classes
 from ..experiments.settings_tables import is_list, merged
 from ..experiments.spec import Experiment, RunSpec, StudySpec, from_flag
 from ..methods import METHODS
@@ -60,24 +60,24 @@ def keys(model: type[BaseModel]) -> dict[str, str]:
 def _meanings(fields: Mapping[str, FieldInfo], prefix: str) -> dict[str, str]:
     meanings: dict[str, str] = {}
     for name, info in fields.items():
-        members = members_of(info)
-        if len(members) > 1:
-            meanings |= _alternatives(members, f"{prefix}{name}.")
-        elif members:
-            meanings |= _meanings(members[0].fields, f"{prefix}{name}.")
+        classes = field_classes(info)
+        if len(classes) > 1:
+            meanings |= _alternatives(classes, f"{prefix}{name}.")
+        elif classes:
+            meanings |= _meanings(classes[0].fields, f"{prefix}{name}.")
         else:
             has_default = not (info.is_required() or info.default is None or info.default_factory)
             meanings[prefix + name] = f"{info.description or ''}{f' [{info.default}]' if has_default else ''}".strip()
     return meanings
 
 
-def _alternatives(members: list[Member], prefix: str) -> dict[str, str]:
+def _alternatives(classes: list[FieldClass], prefix: str) -> dict[str, str]:
     """Return the keys of classes that a `name` chooses from; a key may have a different meaning in each."""
     meanings: dict[str, dict[str, list[str]]] = {}
-    for member in members:
-        for key, meaning in _meanings(member.fields, prefix).items():
-            meanings.setdefault(key, {}).setdefault(meaning, []).append(member.name)
-    names = ", ".join(member.name for member in members)
+    for cls in classes:
+        for key, meaning in _meanings(cls.fields, prefix).items():
+            meanings.setdefault(key, {}).setdefault(meaning, []).append(cls.name)
+    names = ", ".join(cls.name for cls in classes)
     texts = {key: _in_words(by_meaning) for key, by_meaning in meanings.items()}
     chosen = {f"{prefix}name": f"one of {names}"}
     return chosen | texts | chosen  # puts the name first, with this meaning
@@ -141,8 +141,8 @@ def _given(words: list[str]) -> Iterator[tuple[str, str, str]]:
 def _named(model: type[BaseModel], key: str, text: str) -> tuple[FieldInfo | None, str]:
     """Return the field at a key, or None, and the key; `.name` is added if `text` names a class."""
     info = _field(model, key)
-    members = [] if info is None or is_list(info) else members_of(info)
-    has_name = [member for member in members if "name" in member.fields]
+    classes = [] if info is None or is_list(info) else field_classes(info)
+    has_name = [cls for cls in classes if "name" in cls.fields]
     if has_name and text != "none" and not text.startswith("{"):
         return has_name[0].fields["name"], f"{key}.name"
     return info, key
@@ -150,11 +150,11 @@ def _named(model: type[BaseModel], key: str, text: str) -> tuple[FieldInfo | Non
 
 def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
     """Return the field at a dotted key, of the first section that has it; None if absent, or inside a list."""
-    members, info = members_of(model), None
+    classes, info = field_classes(model), None
     for part in key.split("."):
-        infos = [member.fields[part] for member in members if part in member.fields]
+        infos = [cls.fields[part] for cls in classes if part in cls.fields]
         info = infos[0] if infos else None
-        members = [member for field in infos if not is_list(field) for member in members_of(field)]
+        classes = [cls for field in infos if not is_list(field) for cls in field_classes(field)]
     return info
 
 
@@ -191,7 +191,7 @@ def _value(key: str, info: FieldInfo | None, text: str) -> Any:
         return _entries(key, text)
     if text == "none":
         return None
-    return _json(key, text) if kind is dict or members_of(info) else text
+    return _json(key, text) if kind is dict or field_classes(info) else text
 
 
 def _entries(key: str, text: str) -> list[Any]:

@@ -18,7 +18,7 @@ from .run import DryRunOption, JobsOption, KeysOption, StrictOption, number_of_j
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..experiments.schema import Named
+    from ..experiments.schema import NamedObject
     from ..experiments.selection import RankedSettings
     from ..experiments.tuning import Tuned
     from ..experiments.tuning_spec import TuningSpec
@@ -94,7 +94,7 @@ def _plan(spec: TuningSpec) -> Table:
     )
 
 
-def _planned(spec: TuningSpec, method: Named) -> tuple[str, str, str, str]:
+def _planned(spec: TuningSpec, method: NamedObject) -> tuple[str, str, str, str]:
     """Return the row of one method in the table of a search."""
     from ..experiments.ledger import described
 

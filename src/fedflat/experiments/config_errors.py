@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from ..core.errors import FieldError, InputError, printable, shortened
 from ..core.plain_numbers import plain_numbers
-from .schema import members_of
+from .schema import field_classes
 
 Model = TypeVar("Model", bound=BaseModel)
 MAX_DEPTH = 20  # tables and lists inside each other; recipes have 6
@@ -118,7 +118,7 @@ def _suggestion(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
     """Return the known key most like the unknown one at `location`, or all known keys of its table."""
     fields: Mapping[str, FieldInfo] = model.model_fields
     for part in location[:-1]:
-        members = members_of(fields[str(part)]) if part in fields else []
-        fields = members[0].fields if members else fields
+        classes = field_classes(fields[str(part)]) if part in fields else []
+        fields = classes[0].fields if classes else fields
     close = get_close_matches(str(location[-1]), fields, n=1)
     return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(fields)}"

@@ -26,7 +26,7 @@ from ..rounds.randomness import Purpose, generator
 from ..rounds.run_model import load_model
 from .config_errors import validated
 from .run_directory import RunDirectory, StoredRun
-from .schema import Named, Section
+from .schema import NamedObject, Section
 from .spec import MEASURE, RunSpec, participation_of
 from .studies import load_study, runs_of, stored_study
 
@@ -36,7 +36,7 @@ MAX_MODEL_BYTES = 2**36
 class MeasureList(Section):
     """Measures as a user gives them: names, or tables with a name and settings."""
 
-    measures: list[Annotated[Named, MEASURE]] = Field(default=list(LIGHT), validate_default=True)
+    measures: list[Annotated[NamedObject, MEASURE]] = Field(default=list(LIGHT), validate_default=True)
 
 
 def build_measures(measures: Sequence[object]) -> list[Measure]:

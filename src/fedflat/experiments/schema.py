@@ -7,7 +7,8 @@ numbers, and messages that begin with the key.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Annotated, Any, ClassVar, get_args
@@ -71,12 +72,12 @@ class Section(BaseModel):
 
 
 @dataclasses.dataclass(frozen=True)
-class Named:
+class NamedObject:
     """An object whose class is chosen by a name. The values of its fields are attributes, too: `spec.method.rho`."""
 
     name: str
-    fields: Table  # an object that has a name of its own is a Named
-    choice: Choice = dataclasses.field(repr=False, compare=False)
+    fields: Table  # an object that has a name of its own is a NamedObject
+    choice: ObjectByName = dataclasses.field(repr=False, compare=False)
     made: Any = None  # the object; None if it needs code that was not allowed to run
 
     def __getattr__(self, key: str) -> Any:
@@ -105,9 +106,13 @@ class Named:
 
     def names(self) -> list[str]:
         """Return the name, then the names of objects inside, such as the method inside a wrapper."""
-        inside = (value.names() if isinstance(value, Named) else [str(value["name"])] for value in self.fields.values()
-                  if isinstance(value, Named) or (isinstance(value, Mapping) and "name" in value))  # fmt: skip
-        return [self.name, *(name for names in inside for name in names)]
+        inside: list[str] = []
+        for value in self.fields.values():
+            if isinstance(value, NamedObject):
+                inside += value.names()
+            elif isinstance(value, Mapping) and "name" in value:
+                inside.append(str(value["name"]))
+        return [self.name, *inside]
 
     @property
     def full_name(self) -> str:
@@ -121,7 +126,7 @@ class Named:
 
 
 @dataclasses.dataclass(frozen=True)
-class Member:
+class FieldClass:
     """A section, or a class, that a field of a configuration may hold."""
 
     name: str
@@ -129,15 +134,17 @@ class Member:
     default_name: str | None = None  # the `name` of a table without one, if it chooses a class with keys of its own
 
 
-class _Part:
+class _ObjectField(ABC):
     """The annotation of a field that holds objects; pydantic calls `build`."""
 
-    build: Callable[[Any], Any]
+    @abstractmethod
+    def build(self, value: Any) -> Any:
+        """Return the object. Raises InputError, a FieldError where one key is wrong."""
 
     @property
-    def members(self) -> list[Member]:
+    @abstractmethod
+    def field_classes(self) -> list[FieldClass]:
         """The possible classes of the object."""
-        raise NotImplementedError
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         dumped = core_schema.plain_serializer_function_ser_schema(table_of)
@@ -145,7 +152,7 @@ class _Part:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ObjectOf(_Part):
+class ObjectOf(_ObjectField):
     """A field that holds an object of one dataclass; a table has the fields of the class."""
 
     cls: Any  # the dataclass
@@ -159,13 +166,13 @@ class ObjectOf(_Part):
         return self.cls(**_converted(self.cls, value, None))
 
     @property
-    def members(self) -> list[Member]:
+    def field_classes(self) -> list[FieldClass]:
         """The class."""
-        return [Member(self.cls.__name__, _infos(self.cls, None))]
+        return [FieldClass(self.cls.__name__, _infos(self.cls, None))]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Choice(_Part):
+class ObjectByName(_ObjectField):
     """A field whose `name` chooses a dataclass; the other keys are the fields of that class.
 
     Case, `-` and `_` of names do not matter. A name is accepted in place of a table.
@@ -175,15 +182,15 @@ class Choice(_Part):
     default: str  # the name of a table without one
     point: ExtensionPoint | None = None  # the kind of classes outside this package, if they are accepted
     common: type[Any] | None = None  # a field of this type holds another object with a name,
-    inside: Choice | None = None  # chosen from these
+    inside: ObjectByName | None = None  # chosen from these
     outer: tuple[str, ...] = ()  # names of wrappers, which are refused inside another one
 
-    def build(self, value: Any) -> Named:
+    def build(self, value: Any) -> NamedObject:
         """Return the object with its name. Raises InputError, a FieldError where one key is wrong.
 
         A reference to code that may not be run is kept, and its keys are not checked.
         """
-        if isinstance(value, Named):
+        if isinstance(value, NamedObject):
             return value
         table = self._table(value)
         name, given = table.get("name", self.default), {key: x for key, x in table.items() if key != "name"}
@@ -196,7 +203,7 @@ class Choice(_Part):
             raise InputError(f"unknown name {_shown(name)}; known are {', '.join(self.classes)}"
                              f"{suggestion(name, self.classes)}")  # fmt: skip
         if is_reference(name) and not is_code_allowed():
-            return Named(name, given, self)
+            return NamedObject(name, given, self)
         name = resolved(name) if is_reference(name) else name
         return self._named(name, find_outside(name, self.point), given)
 
@@ -217,40 +224,40 @@ class Choice(_Part):
             raise InputError(f"must be a name or a table with a name, got {_shown(value)}")
         return value
 
-    def _named(self, name: str, cls: Any, given: Table) -> Named:
+    def _named(self, name: str, cls: Any, given: Table) -> NamedObject:
         """Build an object of `cls`; its fields are checked even if an object inside needs code that may not run."""
         values = _converted(cls, given, self)
-        inside = {key: value for key, value in values.items() if isinstance(value, Named)}
+        inside = {key: value for key, value in values.items() if isinstance(value, NamedObject)}
         is_loaded = all(value.is_loaded for value in inside.values())
         made = cls(**{key: x for key, x in values.items() if key not in inside},
                    **{key: value.made for key, value in inside.items() if is_loaded})  # fmt: skip
         fields = {f.name: getattr(made, f.name) for f in dataclasses.fields(cls)}
-        return Named(name, fields | inside, self, made if is_loaded else None)
+        return NamedObject(name, fields | inside, self, made if is_loaded else None)
 
     @property
-    def members(self) -> list[Member]:
+    def field_classes(self) -> list[FieldClass]:
         """The classes."""
         return [
-            Member(name, {"name": FieldInfo(annotation=str, default=name), **_infos(cls, self)}, self.default)
+            FieldClass(name, {"name": FieldInfo(annotation=str, default=name), **_infos(cls, self)}, self.default)
             for name, cls in self.classes.items()
         ]
 
 
-def members_of(kind: Any) -> list[Member]:
+def field_classes(kind: Any) -> list[FieldClass]:
     """Return the sections and classes that a field or type may hold; for a list, those of its entries."""
     if isinstance(kind, FieldInfo):
-        parts = [one for one in kind.metadata if isinstance(one, _Part)]
-        return parts[0].members if parts else members_of(kind.annotation)
+        parts = [one for one in kind.metadata if isinstance(one, _ObjectField)]
+        return parts[0].field_classes if parts else field_classes(kind.annotation)
     if isinstance(kind, type) and issubclass(kind, Section):
         name = kind.model_fields["name"].default if kind.has_keys_of_its_name else None
-        return [Member(kind.__name__, kind.model_fields, name)]
-    parts = [one for one in getattr(kind, "__metadata__", ()) if isinstance(one, _Part)]
-    return parts[0].members if parts else [one for inside in get_args(kind) for one in members_of(inside)]
+        return [FieldClass(kind.__name__, kind.model_fields, name)]
+    parts = [one for one in getattr(kind, "__metadata__", ()) if isinstance(one, _ObjectField)]
+    return parts[0].field_classes if parts else [one for inside in get_args(kind) for one in field_classes(inside)]
 
 
 def table_of(value: Any) -> Any:
     """Return an object as a table of all its fields, with its name if it has one."""
-    if isinstance(value, Named):
+    if isinstance(value, NamedObject):
         return {key: table_of(x) for key, x in value.values().items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
@@ -268,8 +275,8 @@ def errors_at(key: str) -> Iterator[None]:
         raise FieldError(key, str(error)) from error
 
 
-def _converted(cls: Any, given: Table, choice: Choice | None) -> dict[str, Any]:
-    """Return the arguments of `cls` in a table; an object chosen by name is a Named.
+def _converted(cls: Any, given: Table, choice: ObjectByName | None) -> dict[str, Any]:
+    """Return the arguments of `cls` in a table; an object chosen by name is a NamedObject.
 
     Raises FieldError for an unknown or a missing key.
     """
@@ -289,7 +296,7 @@ def _converted(cls: Any, given: Table, choice: Choice | None) -> dict[str, Any]:
     return found
 
 
-def _nested(choice: Choice | None, kind: Any) -> Choice | None:
+def _nested(choice: ObjectByName | None, kind: Any) -> ObjectByName | None:
     """Return the choice for a field of type `kind` of a class of `choice`, if that field holds a named object."""
     return choice.inside if choice is not None and kind is choice.common else None
 
@@ -321,11 +328,13 @@ def _is_none(value: Any) -> bool:
 
 
 @cache
-def _infos(cls: Any, choice: Choice | None) -> dict[str, FieldInfo]:
+def _infos(cls: Any, choice: ObjectByName | None) -> dict[str, FieldInfo]:
     """Return type, default and meaning of every field of a dataclass."""
     types, found = field_types(cls), dict[str, FieldInfo]()
     if choice is not None and choice.inside is not None:
-        types = {key: Annotated[Named, choice.inside] if kind is choice.common else kind for key, kind in types.items()}
+        types = {
+            key: Annotated[NamedObject, choice.inside] if kind is choice.common else kind for key, kind in types.items()
+        }
     for field in dataclasses.fields(cls):
         kind: Any = types[field.name]
         default = PydanticUndefined if field.default is dataclasses.MISSING else field.default
@@ -345,7 +354,7 @@ def file_table(value: Any) -> Any:
         return {key: file_table(x) for key, x in values.items() if x is not None}
     if not dataclasses.is_dataclass(value):
         return value
-    values, made = (value.values(), value.made) if isinstance(value, Named) else (table_of(value), value)
+    values, made = (value.values(), value.made) if isinstance(value, NamedObject) else (table_of(value), value)
     known = () if made is None else dataclasses.fields(made)
     has_default = {field.name for field in known if field.default not in (None, dataclasses.MISSING)}
     kept = {key: x for key, x in values.items() if x is not None or key in has_default}

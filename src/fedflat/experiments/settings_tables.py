@@ -19,7 +19,7 @@ from ..core.errors import InputError
 from ..core.object_references import file_of, short_name
 from ..core.registry import plain
 from ..rounds.settings import flattened, settings_key
-from .schema import Member, Named, Section, members_of, table_of
+from .schema import FieldClass, NamedObject, Section, field_classes, table_of
 
 Table = Mapping[str, Any]
 LONGEST = 40  # characters of a value in a label; longer ones are cut
@@ -43,27 +43,27 @@ def nested(key: str, value: Any) -> Any:
 
 def _over(info: FieldInfo | None, old: Any, new: Any) -> Any:
     """Merge the value `new` over `old`, both of the field described by `info`."""
-    members = [] if info is None or is_list(info) else members_of(info)
-    if any("name" in member.fields for member in members):
+    classes = [] if info is None or is_list(info) else field_classes(info)
+    if any("name" in cls.fields for cls in classes):
         old, new = ({"name": value} if isinstance(value, str) else value for value in (old, new))
-    new = new.values() if isinstance(new, Section | Named) else new  # an object replaces the old one
-    old = old.values() if isinstance(old, Section | Named) else table_of(old)
+    new = new.values() if isinstance(new, Section | NamedObject) else new  # an object replaces the old one
+    old = old.values() if isinstance(old, Section | NamedObject) else table_of(old)
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return new
-    if info is not None and _is_another(members, old, new):
+    if info is not None and _is_another(classes, old, new):
         return dict(new)
     if info is not None and info.annotation == dict[str, Any]:  # a grid, whose keys may be dotted
         return flattened(old) | flattened(new)
     table = dict(old)
     for key, value in new.items():
-        inside = (member.fields[key] for member in members if key in member.fields)
+        inside = (cls.fields[key] for cls in classes if key in cls.fields)
         table[key] = _over(next(inside, None), old.get(key), value)
     return table
 
 
-def _is_another(members: list[Member], old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+def _is_another(classes: list[FieldClass], old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Tell whether `new` names another class than `old`, on which the other keys depend."""
-    default = next((member.default_name for member in members if member.default_name), None)
+    default = next((cls.default_name for cls in classes if cls.default_name), None)
     return "name" in new and default is not None and bool(_known(new["name"]) != _known(old.get("name", default)))
 
 
@@ -100,7 +100,7 @@ class SettingsGrid:
     other key, such as `client.lr`, to all methods.
     """
 
-    def __init__(self, values: Mapping[str, Any], methods: Sequence[Named], where: str = "grid") -> None:
+    def __init__(self, values: Mapping[str, Any], methods: Sequence[NamedObject], where: str = "grid") -> None:
         """where: the key of the grid. Raises InputError, naming the key, for a field that no method has."""
         self._values = values
         self._keys = [self._keys_of(method) for method in methods]
@@ -117,21 +117,21 @@ class SettingsGrid:
         """The number of runs for each seed."""
         return sum(prod(len(self._values[key]) for key in keys) for keys in self._keys)
 
-    def points(self) -> Iterator[tuple[Named, dict[str, Any]]]:
+    def points(self) -> Iterator[tuple[NamedObject, dict[str, Any]]]:
         """Yield every method with the values of each of its points, by the key of the run's configuration."""
         for method, keys in zip(self._methods, self._keys, strict=True):
             for chosen in product(*(self._values[key] for key in keys)):
                 yield method, {_key_of_run(key): value for key, value in zip(keys, chosen, strict=True)}
 
-    def choices_of(self, method: Named) -> dict[str, Any]:
+    def choices_of(self, method: NamedObject) -> dict[str, Any]:
         """Return the values of the grid for `method`, by the key of a run's configuration."""
         return {_key_of_run(key): self._values[key] for key in self._keys_of(method)}
 
-    def _keys_of(self, method: Named) -> list[str]:
+    def _keys_of(self, method: NamedObject) -> list[str]:
         """Return the keys of the grid that apply to `method`, in their order."""
         return [key for key in self._values if self._applies_to(key, method)]
 
-    def _applies_to(self, key: str, method: Named) -> bool:
+    def _applies_to(self, key: str, method: NamedObject) -> bool:
         owner, _, field = key.partition(".")
         if owner == "method":
             return _has(method, field)
@@ -141,7 +141,7 @@ class SettingsGrid:
 
 def _has(section: Any, key: str) -> bool:
     """Tell whether a section has a field; `base.rho` is a field of the section `base` inside it."""
-    values = section.values() if isinstance(section, Named) else section
+    values = section.values() if isinstance(section, NamedObject) else section
     name, dot, rest = key.partition(".")
     return isinstance(values, Mapping) and name in values and (not dot or _has(values[name], rest))
 

@@ -57,7 +57,7 @@ from ..rounds.privacy.accountant import Privacy
 from ..rounds.run_model import InitialModel
 from ..rounds.settings import digest, settings_key
 from .config_errors import check_bounds, short_repr, validated
-from .schema import Choice, Named, ObjectOf, Section, errors_at, table_of
+from .schema import NamedObject, ObjectByName, ObjectOf, Section, errors_at, table_of
 from .settings_tables import SettingsGrid, checked_grid, merged, nested, variants
 
 MAX_FILE_BYTES = 2**24  # of a configuration; listed cohorts of a million clients take 12 million bytes
@@ -74,15 +74,15 @@ if TYPE_CHECKING:
     from ..engine.simulation import Simulation
 
 
-def _method_choice(wrapped: Choice | None = None) -> Choice:
+def _method_choice(wrapped: ObjectByName | None = None) -> ObjectByName:
     """Return the choice of a method; without `wrapped`, of methods that can be inside a wrapper."""
     outer = tuple(name for name, cls in all_methods().items() if issubclass(cls, Wrapper))
     classes = {name: cls for name, cls in all_methods().items() if wrapped or name not in outer}
-    return Choice(classes, "FedAvg", METHODS, Method, wrapped, () if wrapped else outer)
+    return ObjectByName(classes, "FedAvg", METHODS, Method, wrapped, () if wrapped else outer)
 
 
 METHOD = _method_choice(wrapped=_method_choice())
-MEASURE = Choice(all_measures(), "sharpness", MEASURES)
+MEASURE = ObjectByName(all_measures(), "sharpness", MEASURES)
 CLIENT = ObjectOf(Client)
 
 
@@ -163,11 +163,11 @@ class Experiment(Section):
 
     data: Annotated[DataSection, ObjectOf(DataSection)] = DataSection()
     data_dir: str | None = Field(default=None, description="folder with the data sets; default $FEDFLAT_DATA")
-    partition: Annotated[Named, Choice(all_partitions(), "dirichlet", PARTITIONS)] = Field(
+    partition: Annotated[NamedObject, ObjectByName(all_partitions(), "dirichlet", PARTITIONS)] = Field(
         default_factory=dict, validate_default=True
     )
     model: ModelSection = ModelSection()
-    adapter: Annotated[Named, Choice({"lora": LoRA}, "lora")] | None = Field(
+    adapter: Annotated[NamedObject, ObjectByName({"lora": LoRA}, "lora")] | None = Field(
         default=None, description="train adapters in place of the model, see docs/howto/adapters.md"
     )
     privacy: Annotated[Privacy, ObjectOf(Privacy)] | None = Field(
@@ -214,12 +214,12 @@ class Experiment(Section):
         le=MAX_STORE_MEGABYTES,
         description="memory for the records of clients; larger records are kept in a file",
     )
-    flatness: list[Annotated[Named, MEASURE]] = Field(
+    flatness: list[Annotated[NamedObject, MEASURE]] = Field(
         default=list(LIGHT),
         validate_default=True,
         description="measures of the final model, see `fedflat flatness --list`",
     )
-    probes: list[Annotated[Named, MEASURE]] = Field(
+    probes: list[Annotated[NamedObject, MEASURE]] = Field(
         default=[], description="measures during training; they do not change it"
     )
     probe_every: int = Field(default=10, ge=1, description="rounds between probes")
@@ -325,7 +325,7 @@ class Experiment(Section):
         return table
 
     @abstractmethod
-    def method_sections(self) -> list[Named]:
+    def method_sections(self) -> list[NamedObject]:
         """Return the methods of the runs."""
 
     def planned_by_rounds(self) -> str | None:
@@ -385,7 +385,7 @@ def with_names(table: dict[str, Any], change: Callable[[str], str]) -> dict[str,
 class RunSpec(Experiment):
     """One run: one method, one seed."""
 
-    method: Annotated[Named, METHOD] = Field(default_factory=dict, validate_default=True)
+    method: Annotated[NamedObject, METHOD] = Field(default_factory=dict, validate_default=True)
     seed: int = Field(default=0, ge=0, description="seed of partition, initial weights, cohorts and batches")
     _variant: str = PrivateAttr(default="")  # settings that distinguish it from other runs of its method in a study
 
@@ -394,7 +394,7 @@ class RunSpec(Experiment):
         _check_method(self.method, self.weights, self.rounds)
         return self
 
-    def method_sections(self) -> list[Named]:
+    def method_sections(self) -> list[NamedObject]:
         return [self.method]
 
     @property
@@ -474,7 +474,7 @@ def distinct_seeds(seeds: list[int]) -> list[int]:
 class StudySpec(Experiment):
     """The same experiment for several methods and seeds."""
 
-    methods: list[Annotated[Named, METHOD]] = Field(
+    methods: list[Annotated[NamedObject, METHOD]] = Field(
         default_factory=lambda: ["FedAvg", "FedSAM"], validate_default=True, min_length=1
     )
     seeds: list[int] = Field(default=[0, 1, 2], min_length=1, description="one run per method and seed")
@@ -506,7 +506,7 @@ class StudySpec(Experiment):
 
     @field_validator("methods")
     @classmethod
-    def _are_different(cls, methods: list[Named]) -> list[Named]:
+    def _are_different(cls, methods: list[NamedObject]) -> list[NamedObject]:
         for i, method in enumerate(methods):
             if method in methods[:i]:
                 raise ValueError(f"number {i} is the same as number {methods.index(method)}: {method.name}")
@@ -541,7 +541,7 @@ class StudySpec(Experiment):
             self._check_points()
         return self
 
-    def method_sections(self) -> list[Named]:
+    def method_sections(self) -> list[NamedObject]:
         return self.methods
 
     def runs(self) -> list[RunSpec]:
@@ -560,7 +560,7 @@ class StudySpec(Experiment):
             if other != point:
                 raise InputError(f"grid: {other} and {point} are the same run of {method.label}; leave one of them out")
 
-    def _run(self, method: Named, values: dict[str, Any], seed: int) -> RunSpec:
+    def _run(self, method: NamedObject, values: dict[str, Any], seed: int) -> RunSpec:
         """Return the run at one point of the grid. Raises InputError, naming the key, for an invalid value."""
         shared = {name: getattr(self, name) for name in Experiment.model_fields if name != "client"}
         settings = {**shared, "client": self._client_for(method), "method": method, "seed": seed}
@@ -573,7 +573,7 @@ class StudySpec(Experiment):
         except InputError as error:
             raise InputError(f"grid: {str(error).removeprefix('grid.')}") from error
 
-    def _client_for(self, method: Named) -> Client:
+    def _client_for(self, method: NamedObject) -> Client:
         """Return the client settings of one method."""
         keys = (method.full_name, "-".join(map(portable, method.names())), method.name)
         own = next((self.client_of[key] for key in keys if key in self.client_of), None)
@@ -605,7 +605,7 @@ def _method_name(name: str) -> str:
     return f"{outer}-{_method_name(name[len(outer) + 1 :])}" if outer else find(name).__name__
 
 
-def _check_method(section: Named, weights: str, rounds: int | None) -> None:
+def _check_method(section: NamedObject, weights: str, rounds: int | None) -> None:
     """Raise InputError if a method does not support these weights or this number of rounds.
 
     Code that may not be run here is not checked.

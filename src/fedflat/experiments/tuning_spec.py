@@ -16,7 +16,7 @@ from ..core.errors import InputError
 from ..methods import find, plain
 from ..rounds.settings import flattened
 from .config_errors import validated
-from .schema import Named, Section, table_of
+from .schema import NamedObject, Section, table_of
 from .settings_tables import SettingsGrid
 from .spec import RunSpec, StudySpec, distinct_seeds, with_variants
 
@@ -113,7 +113,7 @@ def _strata(key: str, number: int, seed: int) -> Sequence[float]:
 class Configuration:
     """One point of the box of a method."""
 
-    method: Named  # as the file has it
+    method: NamedObject  # as the file has it
     number: int  # 0 has the settings of the file
     values: Point  # what differs from the file, by the key of a run's configuration
 
@@ -158,11 +158,11 @@ class TuneSection(Section):
         return self
 
 
-def _tried_values(method: Named, prefix: str = "method") -> dict[str, tuple[Any, ...]]:
+def _tried_values(method: NamedObject, prefix: str = "method") -> dict[str, tuple[Any, ...]]:
     """Return the values that papers tried for the fields of a method, and of a method inside it, by key."""
     values = {f"{prefix}.{name}": grid for name, grid in find(method.name).sources.grids.items()}
     for name, value in method.fields.items():
-        values |= _tried_values(value, f"{prefix}.{name}") if isinstance(value, Named) else {}
+        values |= _tried_values(value, f"{prefix}.{name}") if isinstance(value, NamedObject) else {}
     return values
 
 
@@ -247,7 +247,7 @@ class TuningSpec(StudySpec):
                 "FedSAM.rho); all other settings define the problem"
             )
 
-    def _check_trials(self, method: Named) -> None:
+    def _check_trials(self, method: NamedObject) -> None:
         """Raise InputError if a configuration of the method is invalid, or if its box has too few."""
         tune, configurations = self.tune, self.configurations_of(method)
         if len(tune.rounds) > 1 and method.is_loaded and method.object.depends_on_rounds:
@@ -262,7 +262,7 @@ class TuningSpec(StudySpec):
                 f"{len(configurations)} different ones for {method.label}; give it more values, or a range"
             )
 
-    def box_of(self, method: Named) -> dict[str, Choice]:
+    def box_of(self, method: NamedObject) -> dict[str, Choice]:
         """Return the choices of the search for one method, by the key of a run's configuration.
 
         Raises InputError, naming the key, for a field that no method has, and for a method without choices.
@@ -275,7 +275,7 @@ class TuningSpec(StudySpec):
             box["client.lr"] = OneOf(LEARNING_RATES)
         return box
 
-    def configurations_of(self, method: Named) -> list[Configuration]:
+    def configurations_of(self, method: NamedObject) -> list[Configuration]:
         """Return the configurations of one method: the settings of the file, and points of its box."""
         number = self.tune.configurations // len(self.methods) - 1
         given = flattened({"client": vars(self._client_for(method)), "method": table_of(method)})

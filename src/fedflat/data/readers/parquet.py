@@ -19,7 +19,7 @@ from .limits import MAX_SAMPLES
 from .untrusted_files import expect
 
 if TYPE_CHECKING:
-    from .parquet_columns import Column
+    from .parquet_columns import ColumnReader
 
 NAME = re.compile(r"(train|test)(?:-(\d+)-of-(\d+))?(?:-[0-9a-f]+)?\.parquet")
 
@@ -44,14 +44,14 @@ class Parquet:
         return {part: self._part(_in_order(files), shape) for part, files in split.items()} or None
 
     def _part(self, paths: list[Path], shape: Shape | None) -> Part:
-        from .parquet_columns import Column, open_parquet
+        from .parquet_columns import ColumnReader, open_parquet
         from .pictures import decode_pictures
 
         inner = [] if self.image is None else [f"{self.image}.bytes"]  # where the hub's files have encoded pictures
         files = [(path, open_parquet(path, self._columns() + inner)) for path in paths]
 
-        def columns(name: str) -> list[Column]:
-            return [Column(path, file, name) for path, file in files]
+        def columns(name: str) -> list[ColumnReader]:
+            return [ColumnReader(path, file, name) for path, file in files]
 
         rows = sum(file.metadata.num_rows for _, file in files)
         expect(rows <= MAX_SAMPLES, str(paths[0]), f"its part has {rows:,} rows; at most {MAX_SAMPLES:,} are read")
@@ -69,7 +69,7 @@ class Parquet:
         encoded = (picture for column in pictures for picture in column.pictures())
         return Part(labels, decode_pictures(encoded, shape), domain, user, names)
 
-    def _labels(self, columns: list[Column]) -> tuple[Array, tuple[str, ...]]:
+    def _labels(self, columns: list[ColumnReader]) -> tuple[Array, tuple[str, ...]]:
         """Return the labels of a part, (n,), and the names of class numbers if its files declare them."""
         if not self.own:
             return np.concatenate([column.numbers() for column in columns]), ()

@@ -32,7 +32,7 @@ def parquet_columns(path: Path) -> list[str]:
 
 def first_picture(path: Path) -> tuple[str, tuple[int, int, int]]:
     """Return the name of the first picture in the column `image`, and its channels (1 or 3), width and height."""
-    column = Column(path, open_parquet(path, ["image", "image.bytes"]), "image")
+    column = ColumnReader(path, open_parquet(path, ["image", "image.bytes"]), "image")
     column.expect_pictures()
     name, read = next(column.pictures(), (str(path), None))
     if read is None:
@@ -42,12 +42,12 @@ def first_picture(path: Path) -> tuple[str, tuple[int, int, int]]:
 
 def text_column(path: Path, name: str) -> list[str]:
     """Read the texts in a column of a file. Raises InputError, naming the file, if the column has no texts."""
-    return Column(path, open_parquet(path, [name]), name).texts()
+    return ColumnReader(path, open_parquet(path, [name]), name).texts()
 
 
 def picture_column(path: Path, name: str) -> tuple[int, Iterator[tuple[str, Callable[[], bytes]]]]:
     """Return the number of encoded pictures in a column, and their names with functions that read their bytes."""
-    column = Column(path, open_parquet(path, [name, f"{name}.bytes"]), name)
+    column = ColumnReader(path, open_parquet(path, [name, f"{name}.bytes"]), name)
     column.expect_pictures()
     return column.file.metadata.num_rows, column.pictures()
 
@@ -77,7 +77,7 @@ def open_parquet(path: Path, columns: list[str]) -> pq.ParquetFile:
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnReader:
     """One column of one file."""
 
     path: Path
