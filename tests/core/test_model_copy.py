@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import fields
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from fedflat.core.errors import InputError
 from fedflat.core.objective import Objective
 from fedflat.core.torch_module import copied
 from fedflat.methods import find
+from fedflat.rounds.local_training import Client
 from support.federation import simulation
 
 
@@ -114,6 +116,9 @@ def test_a_train_of_its_own_is_called_and_other_modes_are_kept() -> None:
     assert [layer.training for layer in module] == [False, False, True]
 
 
+bound = next(field for field in fields(Client) if "bound on the norm" in field.metadata["meaning"])
+
+
 def pair() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
 
@@ -152,7 +157,7 @@ def with_an_expanded_weight() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: with_a_hook("register_hook"), "parameter '1.weight' has a hook on its gradient"),
+        (lambda: with_a_hook("register_hook"), f"'1.weight' has a hook on its gradient.*client.{bound.name} bounds"),
         (lambda: with_a_hook("register_post_accumulate_grad_hook"), "parameter '1.weight' has a hook on its gradient"),
         (lambda: with_a_weight_of(torch.t), "'[01].weight' and '[01].weight' share memory"),
         (lambda: with_a_weight_of(lambda w: w), "'[01].weight' and '[01].weight' share memory"),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .errors import InputError, first_line, printable, shortened
+from .errors import InputError, printable, shortened, with_type
 from .hidden_state import HiddenState
 
 
@@ -33,10 +33,7 @@ def copied(module: nn.Module, with_parameters: bool = True) -> nn.Module:
     try:
         made = deepcopy(module, memo)
     except Exception as error:
-        problem = shortened(printable(first_line(error)), 120)
-        raise InputError(
-            f"model: cannot be copied, which training needs ({type(error).__name__}: {problem})"
-        ) from error
+        raise InputError(f"model: cannot be copied, which training needs ({with_type(error, 120)})") from error
     originals = {id(part) for part in (*module.modules(), *(module.parameters() if with_parameters else ()))}
     for reached, place in HiddenState(made).references.items():
         if reached in originals:
@@ -52,7 +49,7 @@ def _refuse_gradient_hooks(module: nn.Module) -> None:
     for name, p in module.named_parameters():
         if p._backward_hooks or p._post_accumulate_grad_hooks:
             raise InputError(f"model: parameter {name!r} has a hook on its gradient, which training would not call; "
-                             "remove it; client.clip bounds gradients")  # fmt: skip
+                             "remove it; client.max_norm bounds the direction of a step")  # fmt: skip
 
 
 def _refuse_shared_memory(module: nn.Module) -> None:

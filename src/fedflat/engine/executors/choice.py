@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...adapters import adapted_network
-from ...core.errors import InputError, StackingError, printable, shortened
+from ...core.errors import InputError, StackingError, with_type
 from ...core.hidden_state import close
 from ...core.local import LocalResult
 from ...core.model_check import Randomness
@@ -120,7 +120,7 @@ def _compiled(choice: Choice, make: Callable[[type[Executor]], Executor], cohort
 def _in_a_line(error: Exception) -> str:
     """Return an error in one line, without the advice on the setting `executor`."""
     cause = error.__cause__ if isinstance(error, StackingError) and error.__cause__ else error
-    return shortened(printable(f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}"))
+    return with_type(cause)
 
 
 def agreed(
