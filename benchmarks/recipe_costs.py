@@ -94,7 +94,7 @@ def page_part(measured: dict[str, Any]) -> str:
     titles = ("data", "model", "batch", "seconds a gradient", "ms a sample evaluated")
     first = Table(titles, [(*map(str, kind), f"{speed.gradient:.3g}", f"{1000 * speed.evaluation:.3g}")
                            for kind, speed in sorted(speeds.items())])  # fmt: skip
-    titles = ("recipe", "data, model", "cells", "runs", "core hours", "cheapest cell", "core hours of it")
+    titles = ("recipe", "data, model", "cells", "runs", "core hours", "cheapest cell", "its core hours")
     return "\n\n".join([machine, first.markdown(), Table(titles, list(_rows(speeds))).markdown()])
 
 
