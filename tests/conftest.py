@@ -20,12 +20,15 @@ import typer.main
 
 from fedflat.core.matrix_products import fix_product_rounding
 from fedflat.core.method import Method
+from fedflat.engine import problem
 from fedflat.engine.executors import choice, stacked
 from fedflat.engine.workers import process
+from fedflat.federation import client
 from fedflat.methods import all_methods
 from fedflat.rounds.executor import Executor
 from support.effort import covering_methods, for_few_rounds
 from support.forked_workers import ForkedProcess, Forks
+from support.models_tried_once import tried_once
 
 # No example is timed: machines are busy. CI always draws the same examples, so that it does not fail by chance.
 hypothesis.settings.register_profile("fedflat", deadline=None, derandomize="CI" in os.environ)
@@ -35,6 +38,7 @@ fix_product_rounding()  # before any test computes, as the command line does
 # Programs that tests start have one thread, too: while all cores are busy, those of torch spend time on waiting.
 os.environ["OMP_NUM_THREADS"] = "1"
 typer.main.get_command = cached(typer.main.get_command)  # hundreds of command lines run in this process
+problem.randomness_of = client.randomness_of = tried_once()
 
 
 def pytest_collection_finish() -> None:

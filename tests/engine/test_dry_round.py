@@ -11,6 +11,8 @@ import fedflat as ff
 from fedflat.core.method import Method
 from fedflat.core.oracle import unit
 from fedflat.data.types import Index
+from fedflat.methods import find
+from support.effort import covering_methods, for_few_rounds, in_turns
 from support.federation import federation, tanh_network
 
 
@@ -34,10 +36,10 @@ def simulation(method: Method, executor: str = "stacked", **options) -> ff.Simul
     return ff.Simulation(tanh_network(), federation(), method, client, **settings)
 
 
-@pytest.mark.parametrize("executor", ["sequential", "stacked"])
-def test_it_is_the_round_that_follows_and_leaves_no_trace(covering_method: Method, executor: str) -> None:
+@pytest.mark.parametrize(("name", "executor"), in_turns(covering_methods(), ["sequential", "stacked"]))
+def test_it_is_the_round_that_follows_and_leaves_no_trace(name: str, executor: str) -> None:
     """Every method, after some rounds: the same next model, the same records, the same counters."""
-    watched, alone = simulation(covering_method, executor), simulation(covering_method, executor)
+    watched, alone = (simulation(for_few_rounds(find(name)), executor) for _ in range(2))
     for _ in range(3):
         found = watched.dry_round(None, Notes())
         watched.round()

@@ -15,7 +15,7 @@ from fedflat.engine.executors import Stacked
 from fedflat.methods import find
 from fedflat.rounds.cost import full_passes_per_round, gradients_per_step
 from fedflat.rounds.executor import Sequential
-from support.effort import chosen, covering_methods, for_few_rounds, in_turns
+from support.effort import chosen, covering_methods, few_methods, for_few_rounds, in_turns
 from support.federation import federation, simulation, tanh_network
 
 HARD = {"client": {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5}}
@@ -33,10 +33,12 @@ def test_stacked_is_sequential(covering_method: Method) -> None:
     assert (one[-1] - one[0]).norm() > 1e-2
 
 
-def test_chunks_do_not_matter(covering_method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = trajectory(simulation(covering_method, executor="stacked"))
+@pytest.mark.parametrize("name", few_methods())
+def test_chunks_do_not_matter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = for_few_rounds(find(name))
+    whole = trajectory(simulation(method, executor="stacked"))
     monkeypatch.setattr(Stacked, "numbers_at_once", 2 * whole.shape[1])
-    sim = simulation(covering_method, executor="stacked")
+    sim = simulation(method, executor="stacked")
     assert sim.executor.chunk == 2
     parts = trajectory(sim)
     assert (whole - parts).norm() <= 1e-12 * whole.norm()
@@ -87,17 +89,19 @@ def dropout_network() -> nn.Module:
     return nn.Sequential(*layers).double()
 
 
+@pytest.mark.parametrize("name", few_methods())
 @pytest.mark.slow
-def test_stacked_is_sequential_with_dropout(covering_method: Method) -> None:
+def test_stacked_is_sequential_with_dropout(name: str) -> None:
     """Padded batches included: three epochs of batches of four over 1 to 12 samples."""
+    method = for_few_rounds(find(name))
     settings = {"rounds": 3, **HARD}
-    one = trajectory(simulation(covering_method, model=dropout_network(), executor="sequential", **settings))
-    many = trajectory(simulation(covering_method, model=dropout_network(), executor="stacked", **settings))
+    one = trajectory(simulation(method, model=dropout_network(), executor="sequential", **settings))
+    many = trajectory(simulation(method, model=dropout_network(), executor="stacked", **settings))
     assert (one - many).norm() <= 1e-12 * one.norm()
     still = dropout_network()
     for layer in (still[0], still[3]):
         layer.p = 0.0
-    without = trajectory(simulation(covering_method, model=still, executor="sequential", **settings))
+    without = trajectory(simulation(method, model=still, executor="sequential", **settings))
     assert (one - without).norm() > 1e-3 * one.norm(), "and the masks matter"
 
 

@@ -11,6 +11,7 @@ from fedflat.core.method import Method
 from fedflat.engine.executors import Choice, prepared
 from fedflat.engine.executors.prepared import TensorStep
 from fedflat.methods import find
+from support.effort import few_methods, for_few_rounds
 from support.federation import simulation
 
 HARD = {"client": {"weight_decay": 0.05, "max_norm": 1.0, "momentum": 0.5}}
@@ -70,9 +71,8 @@ def test_where_no_graph_can_be_recorded_steps_are_taken_as_they_are(
     assert not many.executor.step.works
 
 
-def test_padded_batches_of_one_size_are_the_same_rounds(
-    covering_method: Method, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", few_methods())
+def test_padded_batches_of_one_size_are_the_same_rounds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it but the recording: steps as functions of tensors, in place of the graph that replays them."""
 
     class AsItIs(prepared.GraphedStep):
@@ -80,7 +80,7 @@ def test_padded_batches_of_one_size_are_the_same_rounds(
             return lambda values: step(*values)
 
     monkeypatch.setattr(prepared, "GraphedStep", AsItIs)
-    one, many = (simulation(covering_method, executor="sequential", **HARD) for _ in range(2))
+    one, many = (simulation(for_few_rounds(find(name)), executor="sequential", **HARD) for _ in range(2))
     use_graphs(many)
     expected, found = final(one), final(many)
     assert (expected - found).norm() <= 1e-12 * expected.norm()

@@ -6,9 +6,9 @@ import torch
 
 import fedflat as ff
 from fedflat.core.errors import InputError
-from fedflat.core.method import Method
 from fedflat.methods import find
 from fedflat.rounds.participation import HeldOut, Number, Unreliable
+from support.effort import few_methods, for_few_rounds
 from support.federation import federation, final_w, simulation, tanh_network
 
 FedAvg, Scaffold, FedDyn = map(find, ("FedAvg", "Scaffold", "FedDyn"))
@@ -230,9 +230,13 @@ def test_stragglers_take_fewer_steps_and_only_they_differ() -> None:
 
 
 @pytest.mark.slow
-def test_unreliable_clients_are_the_same_in_every_executor(covering_method: Method) -> None:
+@pytest.mark.parametrize("name", few_methods())
+def test_unreliable_clients_are_the_same_in_every_executor(name: str) -> None:
     rule = HeldOut(Unreliable(Number(3), dropouts=0.3, stragglers=0.5), 0.2)
-    models = [final_w(covering_method, participation=rule, executor=executor) for executor in ("sequential", "stacked")]
+    models = [
+        final_w(for_few_rounds(find(name)), participation=rule, executor=executor)
+        for executor in ("sequential", "stacked")
+    ]
     torch.testing.assert_close(*models, rtol=1e-12, atol=1e-12)
 
 

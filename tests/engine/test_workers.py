@@ -20,7 +20,7 @@ import torch
 import fedflat as ff
 from fedflat.cli.flags import resolve
 from fedflat.core.errors import InputError
-from fedflat.core.method import Context, Method
+from fedflat.core.method import Context
 from fedflat.engine.cohort import InProcess
 from fedflat.engine.executors import Stacked
 from fedflat.engine.workers import WorkerError, Workers, process, training_pool
@@ -32,7 +32,7 @@ from fedflat.experiments.spec import RunSpec
 from fedflat.methods import find
 from fedflat.rounds import checkpoint
 from fedflat.rounds.executor import Executor
-from support.effort import chosen, effort, in_test_all
+from support.effort import chosen, covering_methods, effort, for_few_rounds, in_test_all, in_turns
 from support.federation import federation, simulation
 from support.processes import (
     MARK,
@@ -99,16 +99,17 @@ class ReversedPool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+@pytest.mark.parametrize(("name", "executor"), in_turns(covering_methods(), ["sequential", "stacked"]))
 @pytest.mark.usefixtures("small_stacks")
 def test_every_method_survives_shared_memory_and_answers_out_of_order(
-    covering_method: Method, executor: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, executor: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Records, messages and results pass through slots; results are added in the order of the cohort all the same."""
     pools: list[ReversedPool] = []
     monkeypatch.setattr(training_pool, "WorkerPool", lambda *of: pools.append(ReversedPool(*of)) or pools[-1])
     alone, shared = (
-        simulation(covering_method, executor=executor, participation=6, rounds=2, workers=number) for number in (1, 2)
+        simulation(for_few_rounds(find(name)), executor=executor, participation=6, rounds=2, workers=number)
+        for number in (1, 2)
     )
     for sim in (alone, shared):
         list(sim)

@@ -39,8 +39,8 @@ print(expected, in_bytes("VmHWM"))
 
 
 @pytest.mark.slow
-def test_a_simulation_spends_its_budget(method: Method, tmp_path: Path) -> None:
-    name = type(method).__name__
+def test_a_simulation_spends_its_budget(covering_method: Method, tmp_path: Path) -> None:
+    name = type(covering_method).__name__
     table = {"name": name, **FEW_ROUNDS.get(name, {})}
     spec = run_spec(method=table, participation={"bernoulli": 0.4}, rounds=4)
     expected = simulation_budget(spec.build())

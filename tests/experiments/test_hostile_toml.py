@@ -59,7 +59,7 @@ def peak() -> int:
 def test_every_mutation_works_or_is_one_line(tmp_path: Path, record_property) -> None:
     path, before = tmp_path / "file.toml", peak()
     refused, wrong = 0, []
-    record_property("tried", number := effort(200, 6000))
+    record_property("tried", number := effort(100, 6000))
     for name, content in mutations(number):
         path.write_bytes(content)
         began = time.process_time()
@@ -75,7 +75,7 @@ def test_every_mutation_works_or_is_one_line(tmp_path: Path, record_property) ->
         if seconds > SECONDS:
             wrong.append((name, f"{seconds:.1f} s"))
     assert wrong == []
-    assert refused > 80, "the mutations are hostile"
+    assert refused > 0.4 * number, "the mutations are hostile"
     assert peak() - before < GROWTH
 
 

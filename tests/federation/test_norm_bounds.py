@@ -30,7 +30,7 @@ from support.effort import chosen, effort
 from support.transports import InProcessTransport, federated_clients, federated_server
 
 METHODS = ("FedAvg", "Scaffold", "FedSMOO", "FedCM", "MoFedSAM", "FedWMSAM")
-ROUNDS = 8
+ROUNDS = effort(5, 8)
 # Updates alone; with the clients' control variates; a dual and a second field; a momentum, as the other two have.
 USUAL = {"FedAvg": "at once", "Scaffold": "later", "FedSMOO": "inflated", "FedCM": "at once"}
 ATTACKS = {"at once": every_number(1e30), "later": every_number(1e30, from_round=2), "inflated": scaled(1e5)}
@@ -110,14 +110,14 @@ def test_a_client_cannot_raise_the_bound_by_sending_as_much_as_it_may(tmp_path: 
 def test_honest_clients_are_never_refused(covering_method: Method, tmp_path: Path) -> None:
     """Rounds of three in six, from one step a round to many."""
     method, rounds = covering_method, effort(4, 12)
-    for name, settings in {"few": {"steps": 1}, "many": {"epochs": 10, "batch_size": 1}}.items():
+    for name, settings in {"few": {"steps": 1}, "many": {"epochs": effort(4, 10), "batch_size": 1}}.items():
         client = ff.Client(lr=0.05, lr_decay=0.9, **settings)
         server = federated_server(method, client)
         transport = InProcessTransport(federated_clients(method, tmp_path / name, client))
         assert [dict(server.round(transport).missing) for _ in range(rounds)] == [{}] * rounds
 
 
-def test_large_gradients_with_a_small_step_are_honest(method: Method, tmp_path: Path) -> None:
+def test_large_gradients_with_a_small_step_are_honest(covering_method: Method, tmp_path: Path) -> None:
     """Samples that are not scaled, in the thousands: gradients are that large, and updates of the model are not."""
     rng, client = np.random.default_rng(0), ff.Client(lr=1e-6, steps=3, batch_size=None)
     samples = [(rng.normal(0, 5000, (8, 6)).astype("float32"), rng.integers(3, size=8)) for _ in range(3)]
@@ -125,11 +125,11 @@ def test_large_gradients_with_a_small_step_are_honest(method: Method, tmp_path: 
     torch.manual_seed(0)
     module, names = torch.nn.Linear(6, 3), ["a", "b", "c"]
     server = FederatedServer(
-        method, module, client, Membership(dict.fromkeys(names, 8), "here"), participation(1.0), "uniform", 0, "study",
-        (6,), rounds=4,
+        covering_method, module, client, Membership(dict.fromkeys(names, 8), "here"), participation(1.0), "uniform", 0,
+        "study", (6,), rounds=4,
     )  # fmt: skip
     transport = InProcessTransport({
-        name: FederatedClient(method, module, data.alone(i), client, 0, tmp_path / name, "study", rounds=4)
+        name: FederatedClient(covering_method, module, data.alone(i), client, 0, tmp_path / name, "study", rounds=4)
         for i, name in enumerate(names)
     })  # fmt: skip
     assert [dict(server.round(transport).missing) for _ in range(4)] == [{}] * 4

@@ -18,6 +18,7 @@ from fedflat.core.method_contract import CLIENTS, STEPS, D, context, oracles, st
 from fedflat.core.records import Record, Scalar, Vector, gradient_scale, in_range, record_norm, shortened_to
 from fedflat.rounds.aggregation import RunningMean
 from fedflat.rounds.guard import REMEMBERED, Guard, GuardState, lower_median
+from support.effort import effort
 
 LR = 0.1
 STEPS_TAKEN = torch.tensor(STEPS, dtype=torch.float32)[:, None]
@@ -173,7 +174,7 @@ def test_no_message_moves_the_mean_by_more_than_its_share_of_the_bound(method: M
     """
     honest = honest_messages(method)
 
-    @settings(max_examples=40)
+    @settings(max_examples=effort(15, 40))
     @given(
         st.integers(0, 2**32 - 1),
         st.floats(-45, 38),

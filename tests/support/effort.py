@@ -60,6 +60,11 @@ def covering_methods() -> dict[str, type[Method]]:
     return methods if ALL else {name: methods[name] for name in COVERING.values()}
 
 
+def few_methods() -> list[str]:
+    """Four of the covering methods, in `make test-all` all: for what hardly depends on the method."""
+    return chosen(["FedAvg", "FedSMOO", "FedGMT", "MimeLite"], list(covering_methods()))
+
+
 def for_few_rounds(cls: type[Method]) -> Method:
     """A method with its defaults, or if those need many rounds, with fields that do not."""
     return cls(**FEW_ROUNDS.get(cls.__name__, {}))

@@ -18,7 +18,7 @@ from fedflat.engine.client_store.slots import NAME, START
 from fedflat.methods import find
 from fedflat.rounds import checkpoint
 from support.crashes import Crash, Disk
-from support.effort import chosen
+from support.effort import chosen, in_turns
 from support.federation import simulation
 from support.files import refused
 from support.memory import counted
@@ -184,8 +184,9 @@ def test_the_budget_counts_all_clients_and_growth(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", ["sequential", "stacked"])
-@pytest.mark.parametrize("method", ["Scaffold", "FedSMOO", "FedLESAM_D"])
+@pytest.mark.parametrize(
+    ("method", "executor"), in_turns(["Scaffold", "FedSMOO", "FedLESAM_D"], ["sequential", "stacked"])
+)
 def test_rounds_are_the_same_bit_by_bit(
     method: str, executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,12 +279,15 @@ def test_beside_its_file_a_checkpoint_holds_no_records(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", chosen(["FedSMOO"], ["Scaffold", "FedSMOO"]))  # which has two records of a client
-@pytest.mark.parametrize("folder", ["here", "elsewhere", None])
-@pytest.mark.parametrize(("first", "then"), [(IN_A_FILE, IN_A_FILE), (IN_A_FILE, IN_MEMORY), (IN_MEMORY, IN_A_FILE)])
+@pytest.mark.parametrize(
+    ("folder", "places"),
+    in_turns(["here", "elsewhere", None], [(IN_A_FILE, IN_A_FILE), (IN_A_FILE, IN_MEMORY), (IN_MEMORY, IN_A_FILE)]),
+)
 def test_a_checkpoint_is_gone_on_from_to_the_same_bits(
-    method: str, folder: str | None, first: int, then: int, tmp_path: Path
+    method: str, folder: str | None, places: tuple[int, int], tmp_path: Path
 ) -> None:
     """In the folder of the file or in another one, with or without a file of one's own."""
+    first, then = places
     expected = simulation(find(method)()).run().w
     for name in ("here", "elsewhere"):
         (tmp_path / name).mkdir()

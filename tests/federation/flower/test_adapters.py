@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from support.effort import in_turns
 from support.flower_fixtures import GridFederation, simulated, study_of
 from support.transformers import news_folder, text_folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["both", "freeze_a", "alternate"])
-@pytest.mark.parametrize("method", ["fedsam", "scaffold"])
+@pytest.mark.parametrize(("mode", "method"), in_turns(["both", "freeze_a", "alternate"], ["scaffold", "fedsam"]))
 def test_same_bits_as_the_simulation(mode: str, method: str, tmp_path: Path) -> None:
     spec = study_of(method=method, adapter={"targets": ["1"], "r": 3, "mode": mode})
     assert GridFederation(spec, tmp_path / "app").serve() == simulated(spec, tmp_path / "run")

@@ -18,6 +18,7 @@ from fedflat.federation.flower.directory import FederationDirectory, check
 from fedflat.federation.flower.event_log import EVENTS, EventLog
 from fedflat.files import locked
 from fedflat.rounds import checksums
+from support.effort import in_turns
 from support.flower_fixtures import GridFederation, failing, study_of
 from support.local_grid import LocalGrid
 
@@ -72,8 +73,7 @@ def states(federation: GridFederation) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("back", [3, 4, 5])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "back"), in_turns(METHODS, [3, 4, 5]))
 def test_going_back_and_on_again_ends_with_the_same_bits(
     method: str, back: int, uninterrupted: dict[str, Path], interrupted: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -162,8 +162,7 @@ def test_checking_and_rolling_back_need_no_flower() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["metrics", "model", "result"])
-@pytest.mark.parametrize("t", [2, ROUNDS])
+@pytest.mark.parametrize(("name", "t"), in_turns(["metrics", "model", "result"], [2, ROUNDS]))
 def test_a_crash_after_a_checkpoint_loses_no_file_that_is_derived_from_it(
     name: str, t: int, uninterrupted: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,7 +154,7 @@ def test_mutated_replies_are_rejected(honest: dict[str, TrainReply]) -> None:
     """In rounds of six, five replies are mutated: all five are rejected by name, and the model is that of the sixth."""
     rng, malicious, expected, count = random.Random(0), sorted(honest)[1:], None, 0
     tracemalloc.start()
-    while count < effort(200, 2000):
+    while count < effort(100, 2000):
         kinds = {name: rng.choice(sorted(RECORDS | BYTES)) for name in malicious}
         replies = {name: lambda message, reply=reply: to_records(reply) for name, reply in honest.items()}
         for name, kind in kinds.items():

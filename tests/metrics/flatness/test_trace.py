@@ -14,7 +14,7 @@ import fedflat as ff
 from fedflat.metrics.flatness import Finding, Measured, Subject
 from fedflat.metrics.flatness.measures import trace
 from fedflat.metrics.flatness.measures.trace import Trace
-from support.effort import chosen
+from support.effort import chosen, in_turns
 from support.federation import federation, tanh_network
 from support.networks import convolutions, dense_hessian, landscape
 from support.quadratic_clients import Bowls
@@ -52,8 +52,7 @@ def test_a_sketch_of_the_whole_space_is_the_dense_hessians_trace(make, dtype: to
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("estimator", ["hutch++", "hutchinson"])
-@pytest.mark.parametrize("make", [tanh_network, convolutions])
+@pytest.mark.parametrize(("make", "estimator"), in_turns([tanh_network, convolutions], ["hutchinson", "hutch++"]))
 def test_probes_come_as_close_as_they_say(make, estimator: str) -> None:
     data = federation()
     found = ff.flatness(make(), data, [Trace(estimator=estimator, relative_error=0.05, most=5000)])["trace"]
