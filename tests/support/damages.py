@@ -29,7 +29,7 @@ from fedflat.experiments.runner import RunObserver, together
 from fedflat.experiments.spec import RunSpec, StudySpec
 from fedflat.experiments.tracking import TrackingObserver
 from fedflat.experiments.tuning_spec import TuningSpec
-from fedflat.federation.client_state import ClientState
+from fedflat.federation.client import ClientState
 from fedflat.federation.flower.ejections import Ejections
 from fedflat.federation.messages import RefusedError
 from fedflat.federation.secure_sum.session import Session, SessionFolder, UnmaskedRounds

@@ -29,7 +29,7 @@ import torch
 from flwr.app import Message, RecordDict
 from safetensors.torch import load_file
 
-from fedflat.federation.client_state import ClientState
+from fedflat.federation.client import ClientState
 from fedflat.federation.flower import client_app
 from fedflat.federation.flower.directory import FederationDirectory, check, log_problem
 from fedflat.federation.flower.ejections import Ejections

@@ -18,13 +18,12 @@ from ..core.object_references import portable
 from ..core.plain_numbers import takes_numbers
 from ..core.task import Kind
 from .dataset import LoadedDataset
-from .holdings import Holdings, check_split, hold_out, split_generator, split_samples
 from .labels import checked_task
 from .numbers import check_kind
 from .own_data import own_clients, own_samples
 from .partition import IID, Partition
 from .preparation import Augmentation, Preparation, augmentation_of
-from .selection import DataOptions
+from .selection import DataOptions, Holdings, check_split, hold_out, split_generator, split_samples
 from .types import Index, Members
 
 Augment = Literal["none", "crop-flip", "fl-simulator"]

@@ -17,10 +17,9 @@ from .conversion import OWN_FORMAT, SampleFormat
 from .dataset import BundledDataset, FileDataset, LoadedDataset, data_root
 from .federated import FederatedData, divide
 from .folder_dataset import FolderDataset, FoundDataset
-from .holdings import check_split
 from .labels import INDICES, Labelling, checked_task, task_labels
 from .partition import IID, Partition
-from .selection import DataOptions, select_samples
+from .selection import DataOptions, check_split, select_samples
 from .sources import known_source, source
 
 

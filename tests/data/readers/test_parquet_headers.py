@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedflat.data.readers import limits, parquet_headers
+from fedflat.data.readers import parquet_headers, untrusted_files
 from fedflat.data.readers.parquet_headers import MAX_DEPTH, check_pages, row_groups
 from support.hostile_data import varint
 
@@ -37,8 +37,8 @@ def test_whatever_a_writer_writes_is_let_through(
 
 def test_a_page_may_unpack_to_as_much_as_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start, length = chunk(tmp_path / "a.parquet", compression="ZSTD", use_dictionary=False)
-    monkeypatch.setattr(limits, "MAX_RATIO", 1)
-    monkeypatch.setattr(limits, "ALWAYS_ALLOWED_BYTES", 100)
+    monkeypatch.setattr(untrusted_files, "MAX_RATIO", 1)
+    monkeypatch.setattr(untrusted_files, "ALWAYS_ALLOWED_BYTES", 100)
     with (tmp_path / "a.parquet").open("rb") as file, pytest.raises(ValueError, match="unpacks to"):
         check_pages(file, start, length)
 

@@ -20,6 +20,8 @@ from fedflat.federation.secure_sum.aggregator import MaskedSum
 from fedflat.federation.secure_sum.client import SumClient
 from fedflat.federation.secure_sum.keys import WORD
 from fedflat.federation.secure_sum.messages import (
+    FIGURES,
+    FIGURES_FIELD,
     KeysReply,
     KeysRequest,
     MaskReply,
@@ -28,8 +30,8 @@ from fedflat.federation.secure_sum.messages import (
     SharesRequest,
     UnmaskReply,
     UnmaskRequest,
+    figures_sum,
 )
-from fedflat.federation.secure_sum.summand import FIGURES, FIGURES_FIELD, figures_sum
 from fedflat.federation.server import FederatedServer, RoundFailedError, RoundTerms
 from fedflat.methods import find
 from support.federation import federation

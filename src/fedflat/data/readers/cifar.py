@@ -17,8 +17,7 @@ from ...core.errors import InputError
 from ..types import Index
 from .file_search import find
 from .layouts import Part, Shape
-from .limits import MAX_OPCODES, MAX_SAMPLES, MAX_TUPLES
-from .untrusted_files import expect, file_error, in_one_line
+from .untrusted_files import MAX_OPCODES, MAX_SAMPLES, MAX_TUPLES, expect, file_error, in_one_line
 
 PIXELS = 3 * 32 * 32
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from .file_search import plain_files
 from .layouts import Part, Shape
-from .limits import MAX_ENCODED_BYTES
-from .untrusted_files import expect, read_regular
+from .untrusted_files import MAX_ENCODED_BYTES, expect, read_regular
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 

@@ -20,8 +20,7 @@ from ..labels import values_of
 from ..numbers import Array, stored
 from .file_search import open_zip, read_zip_member
 from .layouts import CHANNELS, Part
-from .limits import MAX_MEMBERS, MAX_SAMPLES
-from .untrusted_files import expect, listed, parsing
+from .untrusted_files import MAX_MEMBERS, MAX_SAMPLES, expect, listed, parsing
 
 NAMES = ("x", "y", "domain", "user")
 MAX_AXES = 8

@@ -15,8 +15,7 @@ import numpy as np
 from ..numbers import Array
 from .file_search import plain_files
 from .layouts import Part, Shape, join_texts
-from .limits import MAX_SAMPLES
-from .untrusted_files import expect
+from .untrusted_files import MAX_SAMPLES, expect
 
 if TYPE_CHECKING:
     from .parquet_columns import ColumnReader

@@ -15,10 +15,20 @@ import pyarrow.parquet as pq
 from ..labels import values_of
 from ..numbers import Array
 from ..types import Index
-from .limits import MAX_ENCODED_BYTES, MAX_ENTRIES, MAX_FOOTER_BYTES, MAX_TEXT, file_limit
 from .parquet_headers import check_pages, row_groups
 from .pictures import picture_shape
-from .untrusted_files import expect, file_error, listed, open_regular, parsing
+from .untrusted_files import (
+    MAX_ENCODED_BYTES,
+    MAX_ENTRIES,
+    MAX_FOOTER_BYTES,
+    MAX_TEXT,
+    expect,
+    file_error,
+    file_limit,
+    listed,
+    open_regular,
+    parsing,
+)
 
 ROWS_AT_ONCE = 1024
 LIMITS = {"thrift_string_size_limit": MAX_FOOTER_BYTES, "thrift_container_size_limit": MAX_ENTRIES}

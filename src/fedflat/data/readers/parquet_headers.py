@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import IO, Any
 
-from .limits import MAX_ENTRIES, MAX_FOOTER_BYTES, MAX_SAMPLES, MAX_VALUES, file_limit
-from .untrusted_files import file_size
+from .untrusted_files import MAX_ENTRIES, MAX_FOOTER_BYTES, MAX_SAMPLES, MAX_VALUES, file_limit, file_size
 
 MAGIC = b"PAR1"  # the last bytes of a parquet file
 MAX_PAGE_HEADER_BYTES = 2**16  # statistics in a header are cut to some hundred

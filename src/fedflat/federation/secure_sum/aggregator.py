@@ -37,17 +37,22 @@ from .keys import (
     sign_of,
 )
 from .messages import (
+    FIGURES,
+    FIGURES_FIELD,
+    Integers,
     KeysReply,
     KeysRequest,
     MaskReply,
     MaskRequest,
     SharesReply,
     SharesRequest,
+    SummandLayout,
     UnmaskReply,
     UnmaskRequest,
+    figures_sum,
+    separated,
     threshold,
 )
-from .summand import FIGURES, FIGURES_FIELD, Integers, SummandLayout, figures_sum, separated
 
 STEPS = {KeysRequest: "training", SharesRequest: "sharing keys", MaskRequest: "masking", UnmaskRequest: "unmasking"}
 NAMED = 3  # clients in a message

@@ -25,6 +25,7 @@ from .keys import (
     sign_of,
 )
 from .messages import (
+    Integers,
     KeysReply,
     KeysRequest,
     LaterReply,
@@ -35,10 +36,12 @@ from .messages import (
     SharesRequest,
     UnmaskReply,
     UnmaskRequest,
+    joined,
+    lowered,
+    separated,
     threshold,
 )
 from .session import Session, SessionFolder, UnmaskedRounds
-from .summand import Integers, joined, lowered, separated
 
 SHARE_BYTES = 52  # of one secret: Flower's 4 of an index, and a multiple of 16
 MASK = "fedflat secure sum: mask"  # purposes of keys

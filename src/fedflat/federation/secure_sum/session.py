@@ -26,8 +26,7 @@ from ...files import (
 )
 from ...rounds.checksums import read_checked, write_checked
 from ..messages import RefusedError
-from .messages import MaskRequest, SharesRequest, typed
-from .summand import Integers
+from .messages import Integers, MaskRequest, SharesRequest, typed
 
 OWNER_ONLY = 0o700
 SESSION, SUMMAND, UNMASKED, LOCK = "session.json", "summand.safetensors", "unmasked.json", ".lock"
