@@ -70,10 +70,8 @@ class FederatedClient:
         batches = Batches(self._data, client, seed, like.dtype, participation)
         self._executor = Sequential(self._method, self._objective, batches, seed, randomness)
         self._state = ClientState(folder, method.client)
-        self._like, self._contexts = (
-            like,
-            ContextFactory(self._method, self._objective.space, client, rounds, like.device),
-        )
+        self._like = like
+        self._contexts = ContextFactory(self._method, self._objective.space, client, rounds, like.device)
 
     def train(self, request: TrainRequest) -> TrainReply:
         """Train in the round that the server asks for.

@@ -405,7 +405,7 @@ def test_the_lowest_whole_number_is_beyond_the_range(tmp_path: Path) -> None:
     """Its absolute value in NumPy is itself, and negative."""
     server, _ = summing_federation(FedAvg(), tmp_path)
     aggregator = server._aggregator(server.cohort(0), server.context(6))
-    words = np.zeros(sum(a * b for a, b in aggregator._layout.shapes.values()), WORD)
+    words = np.zeros(sum(a * b for a, b in aggregator._shapes.values()), WORD)
     words[3] = 2**63  # -2**63, where no other client has anything
     found = MaskedSum("s", {}, (0, 0), (), tuple(NAMES), words)
     with pytest.raises(RoundFailedError, match=r"the sum of mean\.delta is beyond its range"):

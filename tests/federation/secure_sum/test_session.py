@@ -18,6 +18,7 @@ from fedflat.federation.secure_sum.messages import MaskRequest, SharesRequest
 from fedflat.federation.secure_sum.session import (
     LOCK,
     SESSION,
+    STORED_SESSION,
     SUMMAND,
     UNMASKED,
     Session,
@@ -147,9 +148,12 @@ def test_two_steps_at_once_are_refused(tmp_path: Path) -> None:
         pass
 
 
+WRITTEN = json.dumps(STORED_SESSION.dump_python(BEGUN, mode="json"))
+
+
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[]", '{"name": "s"}', BEGUN.to_json().replace('"number": 2', '"number": "2"'),
-             BEGUN.to_json().replace("6363", "zz"), BEGUN.to_json().replace('"about"', '"more"')],
+    "text", ["", "{}", "[]", '{"name": "s"}', WRITTEN.replace('"number": 2', '"number": "2"'),
+             WRITTEN.replace("6363", "zz"), WRITTEN.replace('"about"', '"more"')],
 )  # fmt: skip
 def test_a_damaged_session_is_one_line(text: str, tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)

@@ -140,25 +140,18 @@ FIGURES_FIELD = "figures"
 Integers = NDArray[np.int64]
 
 
-class SummandLayout:
-    """The layout of the sums of a method's record, and of the figures, in one vector of words."""
+def summand_layout(method: Method, like: Tensor) -> dict[str, tuple[Grid, int]]:
+    """Return grid and width of each sum, those of the method's record and of the figures, in the order of one vector.
 
-    def __init__(self, method: Method, like: Tensor) -> None:
-        """`like` (d,) gives size and precision."""
-        widths = method.mean.widths(like.shape[-1], method)
-        sums = {f"mean.{name}": (grid_of(like.dtype), width) for name, width in widths.items() if width}
-        self.sums: dict[str, tuple[Grid, int]] = {
-            **sums, FIGURES_FIELD: (grid_of(torch.float64), len(FIGURES))
-        }  # fmt: skip
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, int]]:
-        """(places, width) of each sum."""
-        return {name: (grid.places, width) for name, (grid, width) in self.sums.items()}
+    `like` (d,) gives size and precision.
+    """
+    widths = method.mean.widths(like.shape[-1], method)
+    sums = {f"mean.{name}": (grid_of(like.dtype), width) for name, width in widths.items() if width}
+    return sums | {FIGURES_FIELD: (grid_of(torch.float64), len(FIGURES))}
 
 
 def summand(mean: RunningMean, figures: Mapping[str, float]) -> dict[str, ExactSum]:
-    """Return the sums of `SummandLayout` of one client, whose weighted record is in `mean`."""
+    """Return the sums of `summand_layout` of one client, whose weighted record is in `mean`."""
     found = {f"mean.{name}": one for name, one in mean.record_sums.items() if one.sums.shape[-1]}
     found[FIGURES_FIELD] = figures_sum()
     row = torch.tensor([[figures.get(name, 0.0) for name in FIGURES]], dtype=torch.float64)
