@@ -93,7 +93,11 @@ def _hold_out_domain(data: LoadedDataset, name: str) -> LoadedDataset:
     if name not in data.domains:
         known = f"its domains are {', '.join(data.domains)}" if data.domains else "the set has no domains"
         raise InputError(f"data.test_domain = {name!r} is unknown; {known}")
-    pooled = data.train if data.test is None else _joined(data.train, data.test)
+    pooled, test = data.train, data.test
+    if test is not None:
+        pairs = (pooled.domain, test.domain), (pooled.user, test.user)
+        groups = (None if ours is None or theirs is None else np.concatenate([ours, theirs]) for ours, theirs in pairs)
+        pooled = SampleArrays(torch.cat([pooled.x, test.x]), torch.cat([pooled.y, test.y]), *groups)
     if pooled.domain is None:
         raise InputError(f"data.test_domain = {name!r}: the test samples have no domain; leave them out or add one")
     outside = np.asarray(pooled.domain) != data.domains.index(name)
@@ -149,12 +153,6 @@ def rows_of(samples: SampleArrays, rows: Index) -> SampleArrays:
     where = torch.from_numpy(rows)
     domain, user = (None if ids is None else ids[rows] for ids in (samples.domain, samples.user))
     return SampleArrays(samples.x[where], samples.y[where], domain, user)
-
-
-def _joined(one: SampleArrays, other: SampleArrays) -> SampleArrays:
-    groups = (None if ours is None or theirs is None else np.concatenate([ours, theirs])
-              for ours, theirs in ((one.domain, other.domain), (one.user, other.user)))  # fmt: skip
-    return SampleArrays(torch.cat([one.x, other.x]), torch.cat([one.y, other.y]), *groups)
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,7 @@ def parquet_columns(path: Path) -> list[str]:
 
 def first_picture(path: Path) -> tuple[str, tuple[int, int, int]]:
     """Return the name of the first picture in the column `image`, and its channels (1 or 3), width and height."""
-    column = ColumnReader(path, open_parquet(path, ["image", "image.bytes"]), "image")
-    column.expect_pictures()
-    name, read = next(column.pictures(), (str(path), None))
+    name, read = next(picture_column(path, "image")[1], (str(path), None))
     if read is None:
         raise file_error(name, "has no rows")
     return name, picture_shape(name, read)
@@ -58,7 +56,6 @@ def text_column(path: Path, name: str) -> list[str]:
 def picture_column(path: Path, name: str) -> tuple[int, Iterator[tuple[str, Callable[[], bytes]]]]:
     """Return the number of encoded pictures in a column, and their names with functions that read their bytes."""
     column = ColumnReader(path, open_parquet(path, [name, f"{name}.bytes"]), name)
-    column.expect_pictures()
     return column.file.metadata.num_rows, column.pictures()
 
 
@@ -158,15 +155,19 @@ class ColumnReader:
         except (ValueError, KeyError, TypeError, RecursionError):  # not described, or in another form
             return []
 
-    def expect_pictures(self) -> None:
-        """Raise InputError unless the column holds encoded pictures: bytes, or the hub's pairs of bytes and path."""
+    def pictures(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
+        """Return the name of each picture, for messages, and a function that reads its encoded bytes.
+
+        Raises InputError, at once, unless the column holds bytes, or the hub's pairs of bytes and path.
+        """
         kind = self.type
         kind = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
         binary = pa.types.is_binary(_value_type(kind)) or pa.types.is_large_binary(_value_type(kind))
         self.expect(binary, f"holds {_type_name(self.type)}, expected pictures as bytes")
+        return self._pictures()
 
-    def pictures(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
-        """Yield the name of each picture, for messages, and a function that reads its encoded bytes, batch by batch."""
+    def _pictures(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
+        """Read batch by batch."""
         inner = f"{self.name}.bytes" if pa.types.is_struct(self.type) else self.name
         batches = self.file.iter_batches(ROWS_AT_ONCE, columns=[inner])
         row = 0
