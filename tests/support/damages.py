@@ -284,7 +284,8 @@ def of_node(folder: Path) -> Trial:
     def read(folder: Path) -> Any:
         state, sums = ClientState(folder, Control), SessionFolder(folder / "secure-sum")
         unmasked = UnmaskedRounds(folder / "unmasked")
-        kept = [state.load(3, Control(torch.zeros(5))).tensors(), sums.load("s"), sums.summand(session)]
+        session = sums.load("s")
+        kept = [state.load(3, Control(torch.zeros(5))).tensors(), session, sums.summand(session)]
         return [], repr([*kept, [unmasked.of(t, "here", "study") for t in range(9)]])
 
     names = ("secure-sum/session.json", "secure-sum/summand.safetensors", "unmasked/unmasked.json")

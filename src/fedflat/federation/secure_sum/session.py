@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter
-from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from ...core.errors import InputError
-from ...files import (
-    create_folder,
-    flush_folder,
-    locked,
-    read_bytes,
-    sweep,
-    system_errors,
-    write_atomically,
-)
+from ...files import create_folder, flush_folder, locked, read_bytes, sweep, system_errors, write_atomically
 from ...rounds.checksums import read_checked, write_checked
 from ..messages import RefusedError
+from .keys import digest
 from .messages import Integers, MaskRequest, SharesRequest
 
 OWNER_ONLY = 0o700
 SESSION, SUMMAND, UNMASKED, LOCK = "session.json", "summand.safetensors", "unmasked.json", ".lock"
-DIGEST = "sha256"  # the array with the digest of the others
 HEADER = 2**16  # bytes that the file may have besides its numbers
 MOST = 2**26  # bytes of a session, or of all survivors
 
@@ -52,6 +42,7 @@ class Session:
     places: tuple[int, ...]  # the highest of each of them
     numbers: int  # of all of them
     model: bytes  # SHA-256 of what the server sent to train from
+    sums_digest: bytes = b""  # SHA-256 of the file of the sums, once it is written
     shares_request: SharesRequest | None = None  # the one that was answered
     mask_request: MaskRequest | None = None
 
@@ -86,12 +77,12 @@ class SessionFolder:
         with system_errors(self._folder, "written"):
             create_folder(self._folder, OWNER_ONLY)
             self._folder.chmod(OWNER_ONLY)
-        content = _with_digest({name: np.ascontiguousarray(x) for name, x in summand.items()})
+        content = save({name: np.ascontiguousarray(x) for name, x in summand.items()})
         with self.locked():
             sweep(self._folder)
             self.end()
             write_atomically(self._folder / SUMMAND, lambda path: path.write_bytes(content), private=True)
-            self.save(session)
+            self.save(replace(session, sums_digest=digest(content)))
 
     def save(self, session: Session) -> None:
         """Write the session after a step. Raises InputError if it cannot be written."""
@@ -115,15 +106,9 @@ class SessionFolder:
         """Read the client's sums (places, width), in the session's order. Raises InputError if they are damaged."""
         path = self._folder / SUMMAND
         content = read_bytes(path, HEADER + 8 * session.numbers)
-        try:
-            found: dict[str, Integers] = load(content)
-        except SafetensorError as error:
-            raise InputError(f"{path} is damaged") from error
-        if DIGEST not in found or _with_digest({name: x for name, x in found.items() if name != DIGEST}) != content:
-            raise InputError(f"{path} is damaged: it does not have the SHA-256 of its numbers")
-        del found[DIGEST]
-        if set(found) != set(session.names) or any(x.dtype != np.int64 or x.ndim != 2 for x in found.values()):
-            raise InputError(f"{path} is damaged")
+        if digest(content) != session.sums_digest:
+            raise InputError(f"{path} is damaged: it does not have the SHA-256 of its session")
+        found = load(content)
         return {name: found[name] for name in session.names}
 
     def end(self) -> None:
@@ -181,9 +166,3 @@ class UnmaskedRounds:
             return STORED_ROUNDS.validate_json(json.dumps(table), strict=True)
         except ValueError as error:
             raise InputError(f"{path} is damaged") from error
-
-
-def _with_digest(arrays: Mapping[str, Integers]) -> bytes:
-    """Return a file of some arrays and, as one more array, the SHA-256 of a file of these."""
-    digest = np.frombuffer(hashlib.sha256(save(dict(arrays))).digest(), dtype=np.uint8)
-    return save({**arrays, DIGEST: digest})
