@@ -73,10 +73,10 @@ def open_parquet(path: Path, columns: list[str]) -> pq.ParquetFile:
             exists = "." in name or names.count(name) == 1
             expect(exists, str(path), f"has no column {name!r}, or several; it has {listed(names)}")
         schema = [file.schema.column(i) for i in range(len(file.schema.names))]
-        for group in groups:
-            expect(len(group.chunks) == len(schema), str(path), "a group of its rows has other columns")
-            for column, chunk in zip(schema, group.chunks, strict=True):
-                if column.path in columns and group.rows:  # a group without rows need not have a page
+        for rows, chunks in groups:
+            expect(len(chunks) == len(schema), str(path), "a group of its rows has other columns")
+            for column, chunk in zip(schema, chunks, strict=True):
+                if column.path in columns and rows:  # a group without rows need not have a page
                     with parsing(f"{path}, column {column.path.split('.')[0]!r}"):
                         check_pages(raw, *chunk)
         varied = [column.path for column in schema if column.path in columns and column.physical_type == "BYTE_ARRAY"]
