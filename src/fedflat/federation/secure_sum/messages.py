@@ -1,6 +1,6 @@
 """The messages of a secure sum: a request to each client and its reply, for each of the four steps.
 
-A client's summand are integers at places, of each field of its record and of its own figures.
+A client's summand has integers at places for each field of its record, and for its own figures.
 
 The fields' names are sent over the network. Clients are numbered as in the federation, always in rising order.
 """
