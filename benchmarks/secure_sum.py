@@ -32,8 +32,7 @@ from fedflat.federation.membership import FederationError
 from fedflat.federation.messages import TrainReply, TrainRequest, pack
 from fedflat.federation.secure_sum.aggregator import SecureAggregator
 from fedflat.federation.secure_sum.client import SumClient
-from fedflat.federation.secure_sum.messages import KeysRequest, MaskRequest
-from fedflat.federation.secure_sum.summand import summand
+from fedflat.federation.secure_sum.messages import KeysRequest, MaskRequest, summand
 from fedflat.federation.update_aggregator import ExpectedReply, NormBounds, UpdateAggregator
 from fedflat.methods import find
 

@@ -16,7 +16,7 @@ from fedflat.data.cache import SourceFiles, entry
 from fedflat.experiments import runner
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.verification import verify_run
-from fedflat.federation.client_state import ClientState
+from fedflat.federation.client import ClientState
 from fedflat.federation.flower.directory import FederationDirectory, check
 from fedflat.federation.launch.certificates import Certificates
 from fedflat.files import flush_folder, make_folder, write_atomically

@@ -19,8 +19,8 @@ from torch import nn
 
 import fedflat as ff
 from fedflat.core.records import Record, Vector
-from fedflat.data.holdings import Holdings, hold_out
 from fedflat.data.partition.scheme import Samples
+from fedflat.data.selection import Holdings, hold_out
 from fedflat.data.sources import source
 from fedflat.engine.executors.stacked import Stacked
 from fedflat.engine.shared_memory import TensorAllocator

@@ -77,7 +77,7 @@ def test_the_one_unpickler_takes_arrays_only() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ClassDef) and any("Unpickler" in ast.unparse(base) for base in node.bases)
     ]
-    assert classes == [("data/readers/cifar.py", "_OnlyArrays")]
+    assert classes == [("data/readers/array_files.py", "_OnlyArrays")]
 
 
 HOSTILE = (

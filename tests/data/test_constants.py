@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import fedflat as ff
+from fedflat.data.conversion import LENGTH
 from fedflat.data.dataset import BundledDataset
 from fedflat.data.preparation import AUGMENTATIONS, Preparation
 from fedflat.data.sources import is_folder, source, source_names
-from fedflat.data.texts import LENGTH
 from support.files import picture_column, refused, write_parquet
 
 Numbers = tuple[float, ...]

@@ -20,7 +20,7 @@ from fedflat.data.labels import Labelling
 from fedflat.data.loading import labelled
 from fedflat.data.own_data import own_dataset
 from fedflat.data.preparation import Preparation
-from fedflat.data.readers.npz import read_npz
+from fedflat.data.readers.array_files import read_npz
 from fedflat.data.sample_kind import SampleKind
 from fedflat.experiments.config_errors import validated
 from fedflat.experiments.spec import RunSpec

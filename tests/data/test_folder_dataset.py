@@ -10,9 +10,9 @@ import torch
 
 import fedflat as ff
 from fedflat.data import prepare
+from fedflat.data.conversion import words
 from fedflat.data.loading import described
 from fedflat.data.sources import is_folder, source_names
-from fedflat.data.texts import words
 from support.files import encoded, picture_column, random_pictures, refused, write_parquet
 
 N, M = 60, 20

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import fedflat as ff
-from fedflat.data.texts import LENGTH, PADDING, UNKNOWN, build_vocabulary, encode, words
+from fedflat.data.conversion import LENGTH, PADDING, UNKNOWN, build_vocabulary, encode, words
 from support.files import write_files, write_parquet
 
 

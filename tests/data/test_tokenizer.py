@@ -15,8 +15,8 @@ import transformers
 
 import fedflat as ff
 from fedflat.core.errors import InputError
-from fedflat.data import texts as module
-from fedflat.data.texts import Tokenizer
+from fedflat.data import conversion as module
+from fedflat.data.conversion import Tokenizer
 from support.transformers import WORDS, news_folder, text_folder
 
 

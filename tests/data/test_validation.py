@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import fedflat as ff
 from fedflat.core.method import Method
 from fedflat.data.federated import FederatedData
-from fedflat.data.holdings import Holdings, hold_out
 from fedflat.data.partition_statistics import partition_statistics
+from fedflat.data.selection import Holdings, hold_out
 from fedflat.methods.fedavg import FedAvg
 from fedflat.methods.local import Local
 from support.files import refused

@@ -9,7 +9,7 @@ import torch
 
 import fedflat as ff
 from fedflat.core.errors import InputError
-from fedflat.data.texts import Tokenizer, encode
+from fedflat.data.conversion import Tokenizer, encode
 from fedflat.experiments.pretraining import _write_tokenizer, pretrain
 from support.files import write_parquet
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from fedflat.core.errors import InputError
 from fedflat.core.records import Record, Vector, per_round
-from fedflat.federation.client_state import HEADER, ClientState
+from fedflat.federation.client import HEADER, ClientState
 from support.effort import effort
 
 

@@ -29,7 +29,7 @@ from fedflat.experiments.runner import RunObserver, together
 from fedflat.experiments.spec import RunSpec, StudySpec
 from fedflat.experiments.tracking import TrackingObserver
 from fedflat.experiments.tuning_spec import TuningSpec
-from fedflat.federation.client_state import ClientState
+from fedflat.federation.client import ClientState
 from fedflat.federation.flower.ejections import Ejections
 from fedflat.federation.messages import RefusedError
 from fedflat.federation.secure_sum.session import Session, SessionFolder, UnmaskedRounds
@@ -284,7 +284,8 @@ def of_node(folder: Path) -> Trial:
     def read(folder: Path) -> Any:
         state, sums = ClientState(folder, Control), SessionFolder(folder / "secure-sum")
         unmasked = UnmaskedRounds(folder / "unmasked")
-        kept = [state.load(3, Control(torch.zeros(5))).tensors(), sums.load("s"), sums.summand(session)]
+        session = sums.load("s")
+        kept = [state.load(3, Control(torch.zeros(5))).tensors(), session, sums.summand(session)]
         return [], repr([*kept, [unmasked.of(t, "here", "study") for t in range(9)]])
 
     names = ("secure-sum/session.json", "secure-sum/summand.safetensors", "unmasked/unmasked.json")

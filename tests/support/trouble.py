@@ -29,12 +29,12 @@ import torch
 from flwr.app import Message, RecordDict
 from safetensors.torch import load_file
 
-from fedflat.federation.client_state import ClientState
+from fedflat.federation.client import ClientState
 from fedflat.federation.flower import client_app
 from fedflat.federation.flower.directory import FederationDirectory, check, log_problem
 from fedflat.federation.flower.ejections import Ejections
 from fedflat.federation.flower.event_log import read_events
-from fedflat.federation.flower.records import read_train_reply, to_records
+from fedflat.federation.flower.records import read_message, to_records
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.flower.study import FILE, Study, own_samples
 from fedflat.federation.membership import FederationError
@@ -451,8 +451,7 @@ def expect(holds: object, otherwise: str) -> None:
 def spoiled(rng: random.Random, order: Message, content: RecordDict) -> RecordDict | None:
     """A reply that must not count, made of a good one."""
     try:
-        reply = read_train_reply(content)
-        assert isinstance(reply, TrainReply)
+        reply = read_message(content, TrainReply)
         return to_records(WRONG[rng.choice(sorted(WRONG))](rng, reply))
     except (RefusedError, TypeError, ValueError):  # Flower's records cannot hold it
         return None

@@ -222,7 +222,7 @@ def verdicts(folder: Path) -> Iterator[Verdict]:
         older = "an older undamaged checkpoint is used, if any; `fedflat flower rollback` returns to a chosen one"
         for name, problem in federation.check(folder):
             remedy = older if name.startswith("checkpoint/") else again if name == federation.METRICS else ""
-            head = federation.log_head(folder) if name == federation.EVENTS and not problem else None
+            head = federation.check_log(folder / name, {}) if name == federation.EVENTS and not problem else None
             note = f"{head.lines} lines, SHA-256 {head.sha256}: keep this elsewhere" if head else ""
             yield Verdict(folder / name, problem, remedy if problem else "", note)
     elif any((folder / name).exists() for name in ("config.toml", "checkpoint", "summary.json")):

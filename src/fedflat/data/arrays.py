@@ -40,7 +40,9 @@ def samples_and_labels(
     if isinstance(y, list | tuple) and y and hasattr(y[0], "getbands"):
         raise InputError(f"data: {who} has pictures as labels (masks); a task is one of {', '.join(AXES)}")
     refuse_other_order(x, y, who)
-    samples, labels = sample_tensor_of(x, who), raw_labels(y, f"data: {who} label")
+    several = isinstance(x, list | tuple) and len(x) > 0 and not isinstance(x[0], list | tuple | Number)
+    samples = stacked(x, who) if several else sample_tensor(x, f"data: {who} x")
+    labels = raw_labels(y, f"data: {who} label")
     check_shapes(samples.shape, labels.shape, who, task)
     return samples, labels
 
@@ -87,13 +89,6 @@ def pair_of(data: Any, who: str, columns: Columns | None = None) -> tuple[Any, A
     if isinstance(data, tuple | list) and len(data) == 2 and not all(map(_is_item, data)):
         return data[0], data[1]
     return read_items(data, who)
-
-
-def sample_tensor_of(x: Any, who: str) -> Tensor:
-    """Convert an array, a tensor, a table, nested lists, or a list of arrays or pictures to samples (n, *shape)."""
-    if isinstance(x, list | tuple) and len(x) and not isinstance(x[0], list | tuple | Number):
-        return stacked(x, who)
-    return sample_tensor(x, f"data: {who} x")
 
 
 def refuse_other_order(x: Any, y: Any, who: str) -> None:

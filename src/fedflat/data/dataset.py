@@ -73,18 +73,28 @@ class HubRepository:
     folder: str = ""  # inside the repository; empty: all parquet files
 
 
-@dataclass(frozen=True)
-class BundledDataset:
+@dataclass(frozen=True, kw_only=True)
+class FoundDataset:
+    """The facts that the samples themselves state."""
+
+    classes: int
+    shape: tuple[int, ...]  # of one sample
+    sizes: Mapping[str, int]  # samples of each part
+    domains: tuple[str, ...] = ()
+    vocabulary_size: int = 0  # 0 unless samples are token numbers
+
+    def sample_shape(self, form: SampleFormat = OWN_FORMAT) -> tuple[int, ...]:
+        """Return the shape of one sample; it already has its form."""
+        return self.shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundledDataset(FoundDataset):
     """A data set that needs no files of the user: it comes with this package, or a function returns it."""
 
     summary: str  # one line, with the source
     read: Callable[[], LoadedDataset]
-    classes: int
-    shape: tuple[int, ...]
-    sizes: Mapping[str, int]  # samples of each part
     where: str  # where it comes from, in words
-    domains: tuple[str, ...] = ()
-    vocabulary_size: int = 0
 
     def sample_shape(self, form: SampleFormat = OWN_FORMAT) -> tuple[int, ...]:
         """Return the shape of one sample. Raises InputError if `form` asks for a size, a length or a tokenizer."""

@@ -18,13 +18,12 @@ from ..core.object_references import portable
 from ..core.plain_numbers import takes_numbers
 from ..core.task import Kind
 from .dataset import LoadedDataset
-from .holdings import Holdings, check_split, hold_out, split_generator, split_samples
-from .labels import checked_task
+from .labels import Labelling, checked_task
 from .numbers import check_kind
 from .own_data import own_clients, own_samples
 from .partition import IID, Partition
 from .preparation import Augmentation, Preparation, augmentation_of
-from .selection import DataOptions
+from .selection import DataOptions, Holdings, check_split, hold_out, split_generator, split_samples
 from .types import Index, Members
 
 Augment = Literal["none", "crop-flip", "fl-simulator"]
@@ -112,13 +111,9 @@ class FederatedData:
         Raises ValueError for an empty client, unequal lengths, shapes or kinds of numbers, labels that are missing,
         leave out numbers or are out of range, and NaN.
         """
-        options = DataOptions(
-            validation=validation,
-            augment=augment,
-            labels=labels,
-            class_names=class_names,  # type: ignore[arg-type]
+        options, how = _own_options(
+            classes, validation=validation, augment=augment, labels=labels, class_names=class_names
         )
-        how = replace(options.labelling, classes=classes)
         loaded, sizes = own_clients(clients, test, columns, checked_task(task), how)
         held = Holdings(np.arange(sum(sizes), dtype=np.int64), np.cumsum([0, *sizes], dtype=np.int64))
         return _federated(loaded, held, name, "given", options, seed)
@@ -163,13 +158,9 @@ class FederatedData:
 
         Raises ValueError, naming the argument, for samples that do not fit together and a split that cannot be made.
         """
-        options = DataOptions(
-            validation=validation,
-            augment=augment,
-            labels=labels,
-            class_names=class_names,  # type: ignore[arg-type]
+        options, how = _own_options(
+            classes, validation=validation, augment=augment, labels=labels, class_names=class_names
         )
-        how = replace(options.labelling, classes=classes)
         check_split(clients, partition, seed)
         loaded = own_samples(x if y is None else (x, y), test, {"domain": domain, "user": user}, columns,
                              checked_task(task), how)  # fmt: skip
@@ -277,6 +268,12 @@ def divide(
     """Split a data set over clients by `scheme`, with validation sets if `options` ask for them."""
     held = split_samples(loaded, clients, scheme, seed)
     return _federated(loaded, held, portable(name), scheme, options, seed)
+
+
+def _own_options(classes: int | None, **options: Any) -> tuple[DataOptions, Labelling]:
+    """Return the options of a user's own samples, and the meaning of their labels."""
+    chosen = DataOptions(**options)
+    return chosen, replace(chosen.labelling, classes=classes)
 
 
 def _federated(

@@ -213,16 +213,16 @@ def _check_number(classes: int) -> None:
 
 def _one_by_one(values: Any, what: str) -> Array:
     """Convert a sequence to an array of its own objects, (n,); one of several dimensions as NumPy does."""
-    if np.ndim(values) != 1 if isinstance(values, np.ndarray) else any(map(_has_axes, values)):
+    if (
+        np.ndim(values) != 1
+        if isinstance(values, np.ndarray)
+        else any(not isinstance(value, str | Real) and np.ndim(value) > 0 for value in values)
+    ):
         return array_of(values, what)
     found = np.empty(len(values), dtype=object)
     for i, value in enumerate(values):
         found[i] = value.item() if hasattr(value, "item") else value
     return found
-
-
-def _has_axes(value: Any) -> bool:
-    return not isinstance(value, str | Real) and np.ndim(value) > 0
 
 
 def _of_objects(found: Array, what: str) -> Array:

@@ -14,13 +14,12 @@ from ..core.task import Kind
 from ..hub import commit_of, fetch, pin, pinned
 from .arrays import check_shapes
 from .conversion import OWN_FORMAT, SampleFormat
-from .dataset import BundledDataset, FileDataset, LoadedDataset, data_root
+from .dataset import BundledDataset, FileDataset, FoundDataset, LoadedDataset, data_root
 from .federated import FederatedData, divide
-from .folder_dataset import FolderDataset, FoundDataset
-from .holdings import check_split
 from .labels import INDICES, Labelling, checked_task, task_labels
+from .own_data import FolderDataset
 from .partition import IID, Partition
-from .selection import DataOptions, select_samples
+from .selection import DataOptions, check_split, select_samples
 from .sources import known_source, source
 
 
@@ -61,7 +60,7 @@ def described(
     form: SampleFormat = OWN_FORMAT,
     task: Kind = "classification",
     how: Labelling = INDICES,
-) -> FileDataset | BundledDataset | FoundDataset:
+) -> FileDataset | FoundDataset:
     """Return the data set `name` with its classes, sizes and shape; for that, files of a user's own folder are read."""
     known, described_by = known_source(name), source(name)
     if isinstance(described_by, BundledDataset) and not described_by.classes:  # a function of the user's own

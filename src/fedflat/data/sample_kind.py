@@ -15,11 +15,11 @@ from torch import Tensor
 from ..core.errors import InputError, printable
 from ..core.task import Kind
 from .arrays import has_columns, stacked
+from .conversion import encode
 from .federated import FederatedData
 from .labels import MAX_NAME
 from .numbers import NumberKind, is_table, kind_of, sample_tensor
 from .preparation import Preparation
-from .texts import encode
 
 MEANING: dict[NumberKind, str] = {
     "pixels": "pixels (uint8), which models see scaled to [0, 1]",

@@ -12,13 +12,11 @@ from ..core.errors import InputError, shortened
 from ..core.object_references import ExtensionPoint, find_outside, installed, is_outside, is_reference, resolved
 from ..core.registry import known_names, matching
 from .dataset import BundledDataset, FileDataset, HubRepository, LoadedDataset, SampleArrays
-from .folder_dataset import FolderDataset, NpzFolder, ParquetFolder
-from .own_data import own_dataset
+from .own_data import FolderDataset, NpzFolder, ParquetFolder, own_dataset
 from .preparation import IMAGENET, Preparation
-from .readers.cifar import BinaryBatches, PythonBatches
-from .readers.image_folders import ImageFolders
+from .readers.array_files import BinaryBatches, PythonBatches
+from .readers.encoded_files import ImageFolders, Parquet
 from .readers.layouts import Csv, Idx, Shape
-from .readers.parquet import Parquet
 
 Source = FileDataset | BundledDataset | FolderDataset
 SOURCES = ExtensionPoint(
@@ -118,8 +116,8 @@ TABLE: dict[str, Source] = {
         folders=("dbpedia_csv",),
     ),
     "digits": BundledDataset(
-        "Handwritten digits, 8x8 grey, 10 classes, 1,347 for training and 450 for test; comes with fedflat.",
-        _read_digits,
+        summary="Handwritten digits, 8x8 grey, 10 classes, 1,347 for training and 450 for test; comes with fedflat.",
+        read=_read_digits,
         classes=10,
         shape=(1, 8, 8),
         sizes={"train": 1347, "test": 450},

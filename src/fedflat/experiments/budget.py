@@ -28,8 +28,7 @@ from ..core.objective import Batch, Objective
 from ..core.space import Space
 from ..core.wrapper import serves_another
 from ..data import prepare
-from ..data.dataset import BundledDataset, FileDataset
-from ..data.folder_dataset import FoundDataset
+from ..data.dataset import FileDataset, FoundDataset
 from ..data.sources import is_folder
 from ..data.types import Index
 from ..engine.executors.choice import Trial
@@ -224,7 +223,7 @@ def _trained_parameters(spec: RunSpec) -> int:
     return Space(spec.module()).d
 
 
-def _model_parameters(spec: RunSpec, known: FileDataset | BundledDataset | FoundDataset) -> int:
+def _model_parameters(spec: RunSpec, known: FileDataset | FoundDataset) -> int:
     """Return the number of parameters of the model for the samples of a known data set."""
     options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
     return _parameters(spec.model.name, known.classes, known.sample_shape(spec.sample_format), options)

@@ -20,13 +20,12 @@ from ..adapters import adapted_network, network_of
 from ..adapters.peft_files import export_adapter
 from ..core.errors import InputError, printable
 from ..core.progress import Progress
+from ..data.readers.array_files import read_samples
+from ..data.readers.encoded_files import SUFFIXES
 from ..data.readers.file_search import plain_files
-from ..data.readers.image_folders import SUFFIXES
 from ..data.readers.layouts import Shape
-from ..data.readers.limits import MAX_ENCODED_BYTES, MAX_FILE_BYTES
-from ..data.readers.npz import read_samples
 from ..data.readers.pictures import decode_pictures
-from ..data.readers.untrusted_files import read_regular
+from ..data.readers.untrusted_files import MAX_ENCODED_BYTES, MAX_FILE_BYTES, read_regular
 from ..data.sample_kind import SampleKind
 from ..engine.evaluation import classes_of
 from ..files import make_folder, read_text, write_atomically

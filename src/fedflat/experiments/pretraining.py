@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..core.errors import InputError, MissingPackageError
 from ..core.progress import Progress, no_progress
 from ..data import load
-from ..data.texts import PADDING, UNKNOWN, WORD
+from ..data.conversion import PADDING, UNKNOWN, WORD
 from ..files import make_folder, temporary_folder, write_atomically
 from ..models.blocks.pretrained import library, quiet
 from ..models.transformer import NAME, TOKENIZER, TextScores

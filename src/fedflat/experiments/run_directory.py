@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from ..core.errors import ChangedWarning, InputError, printable
 from ..core.object_references import is_code_allowed
+from ..data.conversion import tokenizer_of
 from ..data.readers.layouts import Shape
 from ..data.sample_kind import Encoder, SampleKind
 from ..data.sources import source, source_names
-from ..data.texts import tokenizer_of
 from ..data.types import Index
 from ..engine.evaluation import predict
 from ..engine.run import (

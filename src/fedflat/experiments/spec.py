@@ -31,8 +31,7 @@ from ..core.task import LOSSES, Kind
 from ..core.wrapper import Wrapper
 from ..data import FederatedData, Partition, load
 from ..data.conversion import SampleFormat
-from ..data.dataset import BundledDataset, FileDataset
-from ..data.folder_dataset import FoundDataset
+from ..data.dataset import FileDataset, FoundDataset
 from ..data.labels import Labelling
 from ..data.loading import described
 from ..data.partition import PARTITIONS, all_partitions
@@ -282,7 +281,7 @@ class Experiment(Section):
         return known.classes, known.sample_shape(self.sample_format)
 
     @property
-    def known_data(self) -> FileDataset | BundledDataset | FoundDataset:
+    def known_data(self) -> FileDataset | FoundDataset:
         """The description of the data set; no sample is read."""
         how = Labelling(self.data.labels, self.data.class_names)
         return described(self.data.name, self.data_dir, self.sample_format, self.task, how)

@@ -14,6 +14,7 @@ from .messages import ClientInfo
 
 CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # also safe as the name of a folder
 FEDERATION_NAME = re.compile(r"[0-9a-f]{16}")
+NAMED = 3  # clients in a message
 
 
 class FederationError(RuntimeError):
@@ -22,6 +23,11 @@ class FederationError(RuntimeError):
 
 class RoundFailedError(FederationError):
     """A round has no result, such as when too few clients replied; the model is as it was before the round."""
+
+
+def first_reasons(missing: Mapping[str, str]) -> str:
+    """Return the first clients without an accepted reply, with the reasons, for a message."""
+    return "; ".join(f"{name}: {reason}" for name, reason in list(missing.items())[:NAMED])
 
 
 @dataclass(frozen=True)

@@ -134,19 +134,11 @@ class Failure:
 Reply = TrainReply | Failure
 
 
-class Request(Protocol):
-    """A request to a client in a round: to train, or to carry out a step of a secure sum."""
-
-    @property
-    def t(self) -> int:
-        """The round."""
-
-
 class Transport(Protocol):
     """Sends requests to clients and returns their replies."""
 
     def exchange(self, requests: Mapping[str, Any], deadline: float) -> Iterator[tuple[str, Any]]:
-        """Send each client, by name, its `Request`, and yield names and replies as they arrive, for `deadline` seconds.
+        """Send each client, by name, its request, and yield names and replies as they arrive, for `deadline` seconds.
 
         A reply is of the type that belongs to the request's, `TrainReply` to `TrainRequest`, or a `Failure`.
 

@@ -27,7 +27,7 @@ from ..rounds.local_training import Client
 from ..rounds.participation import Participation
 from ..rounds.randomness import Purpose, generator
 from ..rounds.server import Server
-from .membership import Membership, RoundFailedError
+from .membership import Membership, RoundFailedError, first_reasons
 from .messages import TrainRequest, Transport, pack
 from .terms import RoundTerms
 from .update_aggregator import ExpectedReply, UpdateAggregator
@@ -35,7 +35,6 @@ from .update_aggregator import ExpectedReply, UpdateAggregator
 if TYPE_CHECKING:
     from .secure_sum.aggregator import SecureAggregator
 
-NAMED = 3  # clients in a message
 DRAWS = 10_000  # of a cohort, until it has a client that is not ejected
 
 
@@ -206,5 +205,5 @@ class FederatedServer(Server):
         """Raise RoundFailedError if fewer replies were accepted than the quorum of the clients that were asked."""
         counted, needed = len(aggregator.accepted), self._quorum(asked)
         if counted < needed:
-            why = "; ".join(f"{name}: {reason}" for name, reason in list(aggregator.missing.items())[:NAMED])
+            why = first_reasons(aggregator.missing)
             raise RoundFailedError(f"round {self.t}: {counted} of {asked} clients replied, {needed} must ({why})")

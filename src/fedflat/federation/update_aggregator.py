@@ -15,7 +15,7 @@ from ..core.records import Record
 from ..metrics.accuracy import drift
 from ..rounds.aggregation import RunningMean
 from ..rounds.cost import sends_move
-from ..rounds.guard import GuardState, Screened
+from ..rounds.guard import GuardState
 from .messages import Failure, RefusedError, Reply, TrainReply, TrainRequest, Transport, quoted, unpack
 
 NO_REPLY = "no answer before the deadline"
@@ -40,8 +40,8 @@ class AcceptedReply:
     drift: float
     norms: Mapping[str, float]  # norm of each field that is averaged
     largest: float  # absolute value of the largest number sent
-    norm: float = 0.0  # of the entire record as averaged; 0 without a guard
-    clipped: bool = False  # whether the guard has clipped the record
+    norm: float  # of the entire record as averaged; 0 without a guard
+    clipped: bool  # whether the guard has clipped the record
 
 
 class UpdateAggregator:
@@ -95,25 +95,19 @@ class UpdateAggregator:
         received = received.map(lambda x: x.to(self._like.dtype))
         claimed = {} if self._sends_move else {CLAIMED_DRIFT: reply.drift}
         norms = checked_norms(self._guard, received, float(factors) * self._ctx.lr, claimed)
-        screened = self._screened(received, factors * self._ctx.lr)
+        norm, clipped = 0.0, False
+        if self._guard.guard is not None:
+            screened = self._guard.screen(received, factors * self._ctx.lr)
+            if not bool(screened.accepted):
+                self._refused += 1
+                sent, bound = float(screened.sent), self._guard.bound
+                raise RefusedError(f"guard: norm is {sent:.3g}, at most {bound:.3g} is allowed")
+            received, norm, clipped = screened.record, float(screened.norms), bool(screened.clipped)
         moved = self._drift(reply, up)
         largest = max(float(x.abs().max()) for x in up.tensors().values() if x.numel())
         weight = self._like.new_full((1, 1), expected.weight, dtype=torch.float64)
-        self.mean.add(received if screened is None else screened.record, steps, weight, factors)
-        accepted = AcceptedReply(moved, norms, largest)
-        if screened is None:
-            return accepted
-        return replace(accepted, norm=float(screened.norms), clipped=bool(screened.clipped))
-
-    def _screened(self, received: Record, lr_sum: Tensor) -> Screened | None:
-        """Apply the guard to one client's record (1, width). Raises RefusedError if it refuses the record."""
-        if self._guard.guard is None:
-            return None
-        found = self._guard.screen(received, lr_sum)
-        if not bool(found.accepted):
-            self._refused += 1
-            raise RefusedError(f"guard: norm is {float(found.sent):.3g}, at most {self._guard.bound:.3g} is allowed")
-        return found
+        self.mean.add(received, steps, weight, factors)
+        return AcceptedReply(moved, norms, largest, norm, clipped)
 
     def _drift(self, reply: TrainReply, up: Record) -> float:
         """Return the norm of a client's move, from its message if that has it; at most the guard's bound."""

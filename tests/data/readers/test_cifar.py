@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedflat.data.readers.cifar import BinaryBatches, PythonBatches
+from fedflat.data.readers.array_files import BinaryBatches, PythonBatches
 from fedflat.data.readers.layouts import Shape
 from support.files import (
     pickled,

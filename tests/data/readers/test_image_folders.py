@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedflat.data.readers.image_folders import ImageFolders
+from fedflat.data.readers.encoded_files import ImageFolders
 from fedflat.data.readers.layouts import Shape
 from support.files import encoded, random_pictures, refused, write_files
 

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedflat.data.readers import parquet, parquet_columns
+from fedflat.data.readers import encoded_files, parquet_columns
+from fedflat.data.readers.encoded_files import Parquet
 from fedflat.data.readers.layouts import Shape
-from fedflat.data.readers.parquet import Parquet
 from support.files import encoded, picture_column, random_labels, random_pictures, refused, write_parquet
 
 GREY, COLOUR = Shape(channels=1, size=28), Shape(channels=3, size=32)
@@ -140,9 +140,9 @@ def test_texts_may_be_as_long_as_stated(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_part_may_have_as_many_rows_as_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(2):
         write_parquet(tmp_path / f"train-{i:05}-of-00002.parquet", columns(4))
-    monkeypatch.setattr(parquet, "MAX_SAMPLES", 8)
+    monkeypatch.setattr(encoded_files, "MAX_SAMPLES", 8)
     assert len(IMAGES.parts(tmp_path, GREY)["train"].labels) == 8
-    monkeypatch.setattr(parquet, "MAX_SAMPLES", 7)
+    monkeypatch.setattr(encoded_files, "MAX_SAMPLES", 7)
     with refused("its part has 8 rows; at most 7 are read"):
         IMAGES.parts(tmp_path, GREY)
 

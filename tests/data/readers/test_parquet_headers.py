@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedflat.data.readers import limits, parquet_headers
+from fedflat.data.readers import parquet_headers, untrusted_files
 from fedflat.data.readers.parquet_headers import MAX_DEPTH, check_pages, row_groups
 from support.hostile_data import varint
 
@@ -37,8 +37,8 @@ def test_whatever_a_writer_writes_is_let_through(
 
 def test_a_page_may_unpack_to_as_much_as_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start, length = chunk(tmp_path / "a.parquet", compression="ZSTD", use_dictionary=False)
-    monkeypatch.setattr(limits, "MAX_RATIO", 1)
-    monkeypatch.setattr(limits, "ALWAYS_ALLOWED_BYTES", 100)
+    monkeypatch.setattr(untrusted_files, "MAX_RATIO", 1)
+    monkeypatch.setattr(untrusted_files, "ALWAYS_ALLOWED_BYTES", 100)
     with (tmp_path / "a.parquet").open("rb") as file, pytest.raises(ValueError, match="unpacks to"):
         check_pages(file, start, length)
 
@@ -58,25 +58,25 @@ def test_groups_and_columns_are_where_pyarrow_finds_them(tmp_path: Path) -> None
     metadata = pq.read_metadata(path)
     with path.open("rb") as file:
         found = row_groups(file)
-    assert [group.rows for group in found] == [300, 300, 300, 100]
-    for i, group in enumerate(found):
-        for j, (start, length) in enumerate(group.chunks):
+    assert [rows for rows, _ in found] == [300, 300, 300, 100]
+    for i, (_, chunks) in enumerate(found):
+        for j, (start, length) in enumerate(chunks):
             column = metadata.row_group(i).column(j)
             assert start == (column.dictionary_page_offset or column.data_page_offset)
             assert length == column.total_compressed_size
-        assert len(group.chunks) == metadata.num_columns
+        assert len(chunks) == metadata.num_columns
 
 
 def test_groups_without_end_or_with_too_much_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chunk(tmp_path / "a.parquet")
     whole = (tmp_path / "a.parquet").read_bytes()
 
-    def of(content: bytes) -> list[parquet_headers.RowGroup]:
+    def of(content: bytes) -> list[tuple[int, list[tuple[int, int]]]]:
         (tmp_path / "b.parquet").write_bytes(content)
         with (tmp_path / "b.parquet").open("rb") as file:
             return row_groups(file)
 
-    assert sum(group.rows for group in of(whole)) == 5_000
+    assert sum(rows for rows, _ in of(whole)) == 5_000
     for content in (b"", whole[:-1], whole[-100:], whole[:-8] + b"\xff\xff\xff\x7fPAR1"):
         with pytest.raises(ValueError, match="its end is missing"):
             of(content)

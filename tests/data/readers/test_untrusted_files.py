@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from fedflat.core.errors import InputError
-from fedflat.data.readers import layouts, limits, pictures, untrusted_files
+from fedflat.data.readers import file_search, layouts, pictures, untrusted_files
 from fedflat.data.readers.file_search import find, plain_files
 from fedflat.data.readers.layouts import Csv, Shape
-from fedflat.data.readers.limits import file_limit
 from fedflat.data.readers.pictures import decode_pictures
 from fedflat.data.readers.untrusted_files import (
     LimitedStream,
     expect,
+    file_limit,
     in_one_line,
     listed,
     open_regular,
@@ -63,9 +63,9 @@ def test_a_stream_is_read_up_to_its_bounds() -> None:
 
 
 def test_small_files_may_unpack_to_more_times_their_size_than_large_ones() -> None:
-    assert file_limit(0) == file_limit(1) == limits.ALWAYS_ALLOWED_BYTES
-    assert file_limit(limits.MIB) == limits.MAX_RATIO * limits.MIB
-    assert file_limit(2**60) == limits.MAX_FILE_BYTES
+    assert file_limit(0) == file_limit(1) == untrusted_files.ALWAYS_ALLOWED_BYTES
+    assert file_limit(untrusted_files.MIB) == untrusted_files.MAX_RATIO * untrusted_files.MIB
+    assert file_limit(2**60) == untrusted_files.MAX_FILE_BYTES
 
 
 CONTENT = {"one": bytes(5_000), "two": b"second"}
@@ -84,8 +84,8 @@ def test_every_way_of_packing_is_bounded(tmp_path: Path, kind: str, monkeypatch:
     }
     write[kind]()
     assert find(tmp_path, list(CONTENT))["one"]() == CONTENT["one"]
-    monkeypatch.setattr(limits, "ALWAYS_ALLOWED_BYTES", 4_999)
-    monkeypatch.setattr(limits, "MAX_RATIO", 1)
+    monkeypatch.setattr(untrusted_files, "ALWAYS_ALLOWED_BYTES", 4_999)
+    monkeypatch.setattr(untrusted_files, "MAX_RATIO", 1)
     with refused("data file", "it unpacks to more than"):
         find(tmp_path, list(CONTENT))["one"]()
 
@@ -102,9 +102,9 @@ def test_zips_that_take_memory_as_they_say_are_refused(tmp_path: Path, kind: int
 @pytest.mark.parametrize("name", ["a.zip", "a.tar"])
 def test_archives_of_too_many_files_are_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (write_zip if name.endswith("zip") else write_tar)(tmp_path / name, CONTENT)
-    monkeypatch.setattr(limits, "MAX_MEMBERS", 2)
+    monkeypatch.setattr(file_search, "MAX_MEMBERS", 2)
     assert find(tmp_path, list(CONTENT)) is not None
-    monkeypatch.setattr(limits, "MAX_MEMBERS", 1)
+    monkeypatch.setattr(file_search, "MAX_MEMBERS", 1)
     with refused(str(tmp_path / name), "more than 1 files in an archive"):
         find(tmp_path, list(CONTENT))
 

@@ -120,7 +120,7 @@ def test_checkpoints_that_cannot_be_gone_back_to(uninterrupted: dict[str, Path],
     shutil.copytree(uninterrupted["fedavg"] / "out", tmp_path / "out")
     folder = FederationDirectory(tmp_path / "out")
     before = sorted(path.name for path in (tmp_path / "out").rglob("*"))
-    with failing(InputError, f"{tmp_path / 'out'} has no state after 3 rounds; kept are those after 4, 5 and 6"):
+    with failing(InputError, f"{tmp_path / 'out'} has no state after 3 rounds; kept: 4, 5, 6"):
         folder.roll_back(3)
     with failing(InputError, "holds no federation"):
         FederationDirectory(tmp_path / "none").roll_back(3)
@@ -148,7 +148,7 @@ def test_the_command(fedflat, uninterrupted: dict[str, Path], tmp_path: Path) ->
         "set aside: checkpoint/round-000005.safetensors",
     ]  # fmt: skip
     code, _, err = fedflat("flower rollback out --to-round 5")
-    assert (code, err) == (2, "fedflat: out has no state after 5 rounds; kept is that after 4\n")
+    assert (code, err) == (2, "fedflat: out has no state after 5 rounds; kept: 4\n")
 
 
 @pytest.mark.slow

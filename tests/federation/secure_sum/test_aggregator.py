@@ -20,6 +20,8 @@ from fedflat.federation.secure_sum.aggregator import MaskedSum
 from fedflat.federation.secure_sum.client import SumClient
 from fedflat.federation.secure_sum.keys import WORD
 from fedflat.federation.secure_sum.messages import (
+    FIGURES,
+    FIGURES_FIELD,
     KeysReply,
     KeysRequest,
     MaskReply,
@@ -28,8 +30,8 @@ from fedflat.federation.secure_sum.messages import (
     SharesRequest,
     UnmaskReply,
     UnmaskRequest,
+    figures_sum,
 )
-from fedflat.federation.secure_sum.summand import FIGURES, FIGURES_FIELD, figures_sum
 from fedflat.federation.server import FederatedServer, RoundFailedError, RoundTerms
 from fedflat.methods import find
 from support.effort import in_turns
@@ -404,7 +406,7 @@ def test_the_lowest_whole_number_is_beyond_the_range(tmp_path: Path) -> None:
     """Its absolute value in NumPy is itself, and negative."""
     server, _ = summing_federation(FedAvg(), tmp_path)
     aggregator = server._aggregator(server.cohort(0), server.context(6))
-    words = np.zeros(sum(a * b for a, b in aggregator._layout.shapes.values()), WORD)
+    words = np.zeros(sum(a * b for a, b in aggregator._shapes.values()), WORD)
     words[3] = 2**63  # -2**63, where no other client has anything
     found = MaskedSum("s", {}, (0, 0), (), tuple(NAMES), words)
     with pytest.raises(RoundFailedError, match=r"the sum of mean\.delta is beyond its range"):

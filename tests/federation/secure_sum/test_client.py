@@ -22,10 +22,11 @@ from fedflat.federation.secure_sum.messages import (
     MaskRequest,
     SharesRequest,
     UnmaskRequest,
+    joined,
+    lowered,
     threshold,
 )
 from fedflat.federation.secure_sum.session import LOCK, Session, SessionFolder
-from fedflat.federation.secure_sum.summand import joined, lowered
 from fedflat.rounds.exact_sum import ExactSum
 
 CLIENTS = range(5)

@@ -18,6 +18,7 @@ from fedflat.federation.secure_sum.messages import MaskRequest, SharesRequest
 from fedflat.federation.secure_sum.session import (
     LOCK,
     SESSION,
+    STORED_SESSION,
     SUMMAND,
     UNMASKED,
     Session,
@@ -47,8 +48,9 @@ def write_as_ours(path: Path, text: str) -> None:
 def test_what_is_written_is_read(session: Session, tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path / "a" / "b")
     folder.begin(session, SUMS)
-    assert folder.load("s") == session
-    found = folder.summand(session)
+    loaded = folder.load("s")
+    assert replace(loaded, sums_digest=session.sums_digest) == session
+    found = folder.summand(loaded)
     assert list(found) == ["mean.delta", "figures"]
     assert all(np.array_equal(found[name], x) for name, x in SUMS.items())
 
@@ -114,7 +116,7 @@ def test_a_session_does_not_begin_while_another_process_is_in_a_step(tmp_path: P
     folder.begin(BEGUN, SUMS)
     with folder.locked(), pytest.raises(InputError, match="is in use by another process"):
         folder.begin(replace(BEGUN, name="new"), SUMS)
-    assert folder.load("s") == BEGUN
+    assert replace(folder.load("s"), sums_digest=BEGUN.sums_digest) == BEGUN
 
 
 def test_a_session_that_has_ended_does_not_come_back_after_a_power_failure(
@@ -147,9 +149,12 @@ def test_two_steps_at_once_are_refused(tmp_path: Path) -> None:
         pass
 
 
+WRITTEN = json.dumps(STORED_SESSION.dump_python(BEGUN, mode="json"))
+
+
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[]", '{"name": "s"}', BEGUN.to_json().replace('"number": 2', '"number": "2"'),
-             BEGUN.to_json().replace("6363", "zz"), BEGUN.to_json().replace('"about"', '"more"')],
+    "text", ["", "{}", "[]", '{"name": "s"}', WRITTEN.replace('"number": 2', '"number": "2"'),
+             WRITTEN.replace("6363", "zz"), WRITTEN.replace('"about"', '"more"')],
 )  # fmt: skip
 def test_a_damaged_session_is_one_line(text: str, tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
@@ -166,4 +171,4 @@ def test_damaged_sums_are_one_line(content: bytes, tmp_path: Path) -> None:
     folder.begin(BEGUN, SUMS)
     (tmp_path / SUMMAND).write_bytes(content)
     with pytest.raises(InputError, match=SUMMAND):
-        folder.summand(BEGUN)
+        folder.summand(folder.load("s"))

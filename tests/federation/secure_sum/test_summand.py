@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedflat.federation.secure_sum.summand import joined, lowered, separated
+from fedflat.federation.secure_sum.messages import joined, lowered, separated
 from fedflat.rounds.exact_sum import ExactSum, grid_of
 
 

@@ -14,9 +14,7 @@ class Domain(Partition):
     domain after domain in the order of the data.
     """
 
-    @property
-    def needs_classes(self) -> bool:
-        return False
+    needs_classes = False
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
         if samples.domain is None:

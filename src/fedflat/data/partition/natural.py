@@ -14,9 +14,7 @@ class Natural(Partition):
     and the samples of the other users stay unused. Clients are in the order of the user ids.
     """
 
-    @property
-    def needs_classes(self) -> bool:
-        return False
+    needs_classes = False
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> list[Index]:
         if samples.user is None:

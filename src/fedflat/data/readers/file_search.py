@@ -14,9 +14,23 @@ from pathlib import Path, PurePosixPath
 
 from ...core.errors import InputError, printable
 from ...files import system_errors
-from . import limits
-from .limits import archive_limit, file_limit
-from .untrusted_files import LimitedStream, expect, file_size, listed, open_regular, parsing, read_regular, read_stream
+from .untrusted_files import (
+    CHUNK_BYTES,
+    MAX_DIRECTORY_BYTES,
+    MAX_FILE_BYTES,
+    MAX_HEADER_BYTES,
+    MAX_MEMBERS,
+    LimitedStream,
+    archive_limit,
+    expect,
+    file_limit,
+    file_size,
+    listed,
+    open_regular,
+    parsing,
+    read_regular,
+    read_stream,
+)
 
 Reader = Callable[[], bytes]
 GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
@@ -83,12 +97,12 @@ def _read_gzip(path: Path) -> bytes:
 
 def _tar_members(path: Path, names: Collection[str]) -> dict[str, Reader]:
     readers: dict[str, Reader] = {}
-    with _open_tar(path, limits.MAX_HEADER_BYTES) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
+    with _open_tar(path, MAX_HEADER_BYTES) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
         number = 0
         while (member := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]  # typeshed lacks it; tarfile keeps all it has seen
             number += 1
-            expect(number <= limits.MAX_MEMBERS, str(path), f"more than {limits.MAX_MEMBERS:,} files in an archive")
+            expect(number <= MAX_MEMBERS, str(path), f"more than {MAX_MEMBERS:,} files in an archive")
             expect(member.size >= 0, str(path), "damaged: a file of negative size")  # tarfile would never end
             if _bare_name(member.name) in names and member.isreg() and not member.issparse():
                 read = partial(_read_tar_member, path, member.name, member.offset_data, member.size)
@@ -109,11 +123,11 @@ def _open_tar(path: Path, chunk: int) -> Iterator[LimitedStream]:
 
 def _read_tar_member(path: Path, name: str, start: int, size: int) -> bytes:
     """Read the file `name` of a tar archive: `size` bytes from byte `start`, unpacked if they are gzipped once more."""
-    expect(size <= limits.MAX_FILE_BYTES, name, f"{size:,} bytes; at most {limits.MAX_FILE_BYTES:,} are read")
+    expect(size <= MAX_FILE_BYTES, name, f"{size:,} bytes; at most {MAX_FILE_BYTES:,} are read")
     content = io.BytesIO()
-    with _open_tar(path, limits.CHUNK_BYTES) as stream:
+    with _open_tar(path, CHUNK_BYTES) as stream:
         stream.seek(start)
-        while content.tell() < size and (piece := stream.read(min(limits.CHUNK_BYTES, size - content.tell()))):
+        while content.tell() < size and (piece := stream.read(min(CHUNK_BYTES, size - content.tell()))):
             content.write(piece)
     expect(content.tell() == size, name, f"truncated: {content.tell()} bytes of {size}")
     if not name.endswith(".gz"):
@@ -126,7 +140,7 @@ def _read_tar_member(path: Path, name: str, start: int, size: int) -> bytes:
 def _zip_members(path: Path, names: Collection[str]) -> dict[str, Reader]:
     with open_zip(path) as archive:
         members = archive.infolist()
-        expect(len(members) <= limits.MAX_MEMBERS, str(path), f"more than {limits.MAX_MEMBERS:,} files in an archive")
+        expect(len(members) <= MAX_MEMBERS, str(path), f"more than {MAX_MEMBERS:,} files in an archive")
         wanted = [member for member in members if _bare_name(member.filename) in names]
         return {_bare_name(member.filename): partial(read_zip_member, path, member) for member in wanted}
 
@@ -135,7 +149,7 @@ def _zip_members(path: Path, names: Collection[str]) -> dict[str, Reader]:
 def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open a zip archive; its directory is limited in size."""
     with open_regular(path) as file:
-        stream = LimitedStream(file, str(path), file_size(file), limits.MAX_DIRECTORY_BYTES)
+        stream = LimitedStream(file, str(path), file_size(file), MAX_DIRECTORY_BYTES)
         with zipfile.ZipFile(stream) as archive:
             yield archive
 
@@ -149,5 +163,5 @@ def read_zip_member(path: Path, member: zipfile.ZipInfo) -> bytes:
         if not member.filename.endswith(".gz"):
             return read_stream(stream, member.filename, limit)
         # Packed twice: neither the inner nor the outer content may be larger than if it was packed once.
-        once = LimitedStream(stream, member.filename, limit, limits.CHUNK_BYTES)
+        once = LimitedStream(stream, member.filename, limit, CHUNK_BYTES)
         return read_stream(gzip.GzipFile(fileobj=once), member.filename, limit)

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .file_search import Reader, find
-from .limits import MAX_FILE_BYTES, MAX_ROW, MAX_SAMPLES
-from .untrusted_files import expect, file_error, in_one_line
+from .untrusted_files import MAX_FILE_BYTES, MAX_ROW, MAX_SAMPLES, expect, file_error, in_one_line
 
 CHANNELS = (1, 3, 4)  # of pictures in arrays
 

@@ -15,10 +15,20 @@ import pyarrow.parquet as pq
 from ..labels import values_of
 from ..numbers import Array
 from ..types import Index
-from .limits import MAX_ENCODED_BYTES, MAX_ENTRIES, MAX_FOOTER_BYTES, MAX_TEXT, file_limit
 from .parquet_headers import check_pages, row_groups
 from .pictures import picture_shape
-from .untrusted_files import expect, file_error, listed, open_regular, parsing
+from .untrusted_files import (
+    MAX_ENCODED_BYTES,
+    MAX_ENTRIES,
+    MAX_FOOTER_BYTES,
+    MAX_TEXT,
+    expect,
+    file_error,
+    file_limit,
+    listed,
+    open_regular,
+    parsing,
+)
 
 ROWS_AT_ONCE = 1024
 LIMITS = {"thrift_string_size_limit": MAX_FOOTER_BYTES, "thrift_container_size_limit": MAX_ENTRIES}
@@ -32,9 +42,7 @@ def parquet_columns(path: Path) -> list[str]:
 
 def first_picture(path: Path) -> tuple[str, tuple[int, int, int]]:
     """Return the name of the first picture in the column `image`, and its channels (1 or 3), width and height."""
-    column = ColumnReader(path, open_parquet(path, ["image", "image.bytes"]), "image")
-    column.expect_pictures()
-    name, read = next(column.pictures(), (str(path), None))
+    name, read = next(picture_column(path, "image")[1], (str(path), None))
     if read is None:
         raise file_error(name, "has no rows")
     return name, picture_shape(name, read)
@@ -48,7 +56,6 @@ def text_column(path: Path, name: str) -> list[str]:
 def picture_column(path: Path, name: str) -> tuple[int, Iterator[tuple[str, Callable[[], bytes]]]]:
     """Return the number of encoded pictures in a column, and their names with functions that read their bytes."""
     column = ColumnReader(path, open_parquet(path, [name, f"{name}.bytes"]), name)
-    column.expect_pictures()
     return column.file.metadata.num_rows, column.pictures()
 
 
@@ -66,10 +73,10 @@ def open_parquet(path: Path, columns: list[str]) -> pq.ParquetFile:
             exists = "." in name or names.count(name) == 1
             expect(exists, str(path), f"has no column {name!r}, or several; it has {listed(names)}")
         schema = [file.schema.column(i) for i in range(len(file.schema.names))]
-        for group in groups:
-            expect(len(group.chunks) == len(schema), str(path), "a group of its rows has other columns")
-            for column, chunk in zip(schema, group.chunks, strict=True):
-                if column.path in columns and group.rows:  # a group without rows need not have a page
+        for rows, chunks in groups:
+            expect(len(chunks) == len(schema), str(path), "a group of its rows has other columns")
+            for column, chunk in zip(schema, chunks, strict=True):
+                if column.path in columns and rows:  # a group without rows need not have a page
                     with parsing(f"{path}, column {column.path.split('.')[0]!r}"):
                         check_pages(raw, *chunk)
         varied = [column.path for column in schema if column.path in columns and column.physical_type == "BYTE_ARRAY"]
@@ -148,15 +155,19 @@ class ColumnReader:
         except (ValueError, KeyError, TypeError, RecursionError):  # not described, or in another form
             return []
 
-    def expect_pictures(self) -> None:
-        """Raise InputError unless the column holds encoded pictures: bytes, or the hub's pairs of bytes and path."""
+    def pictures(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
+        """Return the name of each picture, for messages, and a function that reads its encoded bytes.
+
+        Raises InputError, at once, unless the column holds bytes, or the hub's pairs of bytes and path.
+        """
         kind = self.type
         kind = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
         binary = pa.types.is_binary(_value_type(kind)) or pa.types.is_large_binary(_value_type(kind))
         self.expect(binary, f"holds {_type_name(self.type)}, expected pictures as bytes")
+        return self._pictures()
 
-    def pictures(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
-        """Yield the name of each picture, for messages, and a function that reads its encoded bytes, batch by batch."""
+    def _pictures(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
+        """Read batch by batch."""
         inner = f"{self.name}.bytes" if pa.types.is_struct(self.type) else self.name
         batches = self.file.iter_batches(ROWS_AT_ONCE, columns=[inner])
         row = 0

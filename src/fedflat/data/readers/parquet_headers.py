@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import IO, Any
 
-from .limits import MAX_ENTRIES, MAX_FOOTER_BYTES, MAX_SAMPLES, MAX_VALUES, file_limit
-from .untrusted_files import file_size
+from .untrusted_files import MAX_ENTRIES, MAX_FOOTER_BYTES, MAX_SAMPLES, MAX_VALUES, file_limit, file_size
 
 MAGIC = b"PAR1"  # the last bytes of a parquet file
 MAX_PAGE_HEADER_BYTES = 2**16  # statistics in a header are cut to some hundred
@@ -23,16 +22,11 @@ MAX_BITS = 64  # of a number
 DELTA_BYTE_ARRAY = 7  # each text repeats the beginning of the one before: one byte may stand for any number of bytes
 
 
-@dataclass(frozen=True)
-class RowGroup:
-    """A group of rows."""
+def row_groups(file: IO[bytes]) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Read the row groups of a parquet file: the number of rows, and of each column first byte and number of bytes.
 
-    rows: int
-    chunks: list[tuple[int, int]]  # of each column: its first byte in the file, and its number of bytes
-
-
-def row_groups(file: IO[bytes]) -> list[RowGroup]:
-    """Read the row groups of a parquet file. A damaged footer raises ValueError, LookupError or TypeError."""
+    A damaged footer raises ValueError, LookupError or TypeError.
+    """
     size = file_size(file)
     file.seek(max(size - 8, 0))
     length, magic = int.from_bytes(file.read(4), "little"), file.read(4)
@@ -42,21 +36,18 @@ def row_groups(file: IO[bytes]) -> list[RowGroup]:
         raise ValueError(f"its footer has {length:,} bytes; at most {MAX_FOOTER_BYTES:,} are read")
     file.seek(size - 8 - length)
     footer = ThriftReader(file.read(length)).struct()
-    groups = [_row_group(group) for group in footer[4]]
-    if sum(group.rows for group in groups) != footer[3]:
+    groups = []
+    for group in footer[4]:
+        rows, chunks = group[3], []
+        if not 0 <= rows <= MAX_SAMPLES:
+            raise ValueError(f"{rows:,} rows; at most {MAX_SAMPLES:,} are read")
+        for column in (chunk[3] for chunk in group[1]):
+            start, dictionary = column[9], column.get(11, 0)
+            chunks.append((dictionary if 0 < dictionary < start else start, column[7]))
+        groups.append((rows, chunks))
+    if sum(rows for rows, _ in groups) != footer[3]:
         raise ValueError("its rows do not add up")
     return groups
-
-
-def _row_group(fields: dict[int, Any]) -> RowGroup:
-    rows = fields[3]
-    if not 0 <= rows <= MAX_SAMPLES:
-        raise ValueError(f"{rows:,} rows; at most {MAX_SAMPLES:,} are read")
-    chunks = []
-    for column in (chunk[3] for chunk in fields[1]):
-        start, dictionary = column[9], column.get(11, 0)
-        chunks.append((dictionary if 0 < dictionary < start else start, column[7]))
-    return RowGroup(rows, chunks)
 
 
 def check_pages(file: IO[bytes], start: int, length: int) -> None:

@@ -18,8 +18,7 @@ from PIL import Image
 
 from ...core.errors import InputError, printable
 from .layouts import Shape
-from .limits import LARGE_PIXELS, MAX_PIXELS
-from .untrusted_files import expect, file_error
+from .untrusted_files import LARGE_PIXELS, MAX_PIXELS, expect, file_error
 
 Picture = NDArray[np.uint8]
 AT_ONCE = 1024  # pictures decoded ahead

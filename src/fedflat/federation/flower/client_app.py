@@ -12,15 +12,15 @@ from flwr.clientapp import ClientApp
 from ...core.errors import InputError, NonFiniteError, printable
 from ...core.object_references import allow_code
 from ...data import FederatedData
-from ...experiments.spec import participation_of
+from ...experiments.spec import federated_data, participation_of
 from ..client import FederatedClient
 from ..membership import checked_federation
 from ..messages import ClientInfo, Failure, RefusedError, TrainReply, TrainRequest
 from ..secure_sum.client import SumClient
 from ..secure_sum.messages import KeysReply, KeysRequest, LaterReply
-from .records import read_sum_request, read_train_request, to_records
+from .records import read_message, read_sum_request, to_records
 from .settings import NodeSettings, RunSettings, app_settings
-from .study import SampleLoader, Study, own_samples, partition_samples, stored, version
+from .study import SampleLoader, Study, own_samples, stored, version
 
 UNMASKED = "unmasked"  # the folder of what was unmasked, beside the folders of federations
 log = logging.getLogger("flwr")
@@ -70,7 +70,7 @@ class ClientSession:
         """
         share, request = self._study.settings.secure_sum, read_sum_request(message.content)
         if share is None:
-            return self._client(plain := read_train_request(message.content)).train(plain)
+            return self._client(plain := read_message(message.content, TrainRequest)).train(plain)
         if request is None:
             raise RefusedError("this federation has secure-sum; its clients send nothing else")
         summing = SumClient(
@@ -107,7 +107,9 @@ class ClientSession:
         """Return this client's samples. Own samples get `number`; parts of a named set have one."""
         if self._study.own_samples:
             return own_samples(self._study, self._samples(self._node_config), number)
-        return partition_samples(self._study, self._node)
+        spec = self._study.spec.model_copy(update={"data_dir": self._node.data_dir or self._study.spec.data_dir})
+        assert self._node.partition_id is not None  # noqa: S101 (`client_name` has checked it)
+        return federated_data(spec).alone(self._node.partition_id)
 
 
 def _reply(message: Message, work: Callable[[], ClientMessage]) -> Message:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -124,7 +124,7 @@ class FederationDirectory:
         """Write a checkpoint, with the head of the log so far and the event that the log gets next, and the metrics in
         it; then remove the oldest checkpoint of more than three."""
         folder = RunDirectory(self.path).state
-        server.save(checkpoint.path_of(folder, server.t), {HEAD: log.facts(), ROUND: dict(event)})
+        server.save(checkpoint.path_of(folder, server.t), {HEAD: asdict(log), ROUND: dict(event)})
         self.write_metrics(server.history)
         checkpoint.retire(folder, server.t)
 
@@ -147,7 +147,7 @@ class FederationDirectory:
         write_atomically(file, lambda path: save_model(path, server.model))
         digest = digest_of(file)
         result = {"rounds": server.t, "clients": server.names, "model_sha256": digest, "last_round": server.history[-1],
-                  HEAD: log.facts()}  # fmt: skip
+                  HEAD: asdict(log)}  # fmt: skip
         self.checksums.write(RESULT, lambda path: path.write_text(json.dumps(result, indent=2) + "\n"))
         return digest
 
@@ -162,7 +162,8 @@ class FederationDirectory:
         with RunDirectory(self.path).writing():
             states = self.states
             if rounds not in states:
-                raise InputError(f"{self.path} has no state after {rounds} rounds; {_available(list(states))}")
+                kept = ", ".join(map(str, states)) or "none"
+                raise InputError(f"{self.path} has no state after {rounds} rounds; kept: {kept}")
             history = _read_history(states[rounds])
             later = [path for number, path in reversed(states.items()) if number > rounds]
             # In this order: model and result must not be there without the checkpoint that they come from.
@@ -237,11 +238,6 @@ def log_problem(path: Path, study: str) -> str:
         return str(error)
 
 
-def log_head(path: Path) -> LogHead:
-    """Return the head of the log in a federation's folder. Raises InputError if a line is wrong."""
-    return check_log(path / EVENTS, {})
-
-
 def _check_state(file: Path, heads: dict[str, LogHead]) -> None:
     """Check a checkpoint, and put its head of the log into `heads`."""
     _, meta = checkpoint.load(file)
@@ -293,13 +289,3 @@ def _model_digest(path: Path) -> str:
     if not isinstance(digest, str):
         raise InputError(f"{path / RESULT} does not say the SHA-256 of the model")
     return digest
-
-
-def _available(rounds: Sequence[int]) -> str:
-    """List the checkpoints that can be restored, for a message."""
-    if not rounds:
-        return "none is kept"
-    if len(rounds) == 1:
-        return f"kept is that after {rounds[0]}"
-    *most, last = map(str, rounds)
-    return f"kept are those after {', '.join(most)} and {last}"

@@ -6,7 +6,8 @@ its number and is never asked, like a client that is never sampled; admitted aga
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,44 +60,43 @@ class Ejections:
                 found.pop(str(event.get("client")), None)
         return found
 
-    def _restore(self) -> None:
-        """Write a missing list again, from the log."""
-        if not (self.path / FILE).exists():
-            self._write(self._known_to_the_log())
-
     def eject(self, name: str, reason: str = "") -> None:
         """Stop sending training requests to a member, from the next round.
 
         Raises InputError if it is no member or ejected already, or if no member would remain.
         """
-        members = self._members(name)
-        with locked(self.path / LOCK, f"{self.path}: somebody else is ejecting or admitting a member"):
-            self._restore()
-            ejected = self.read()
+        with self._changing(name) as (members, ejected):
             if name in ejected:
                 raise InputError(f"{name} is ejected already")
             if not members.keys() - ejected.keys() - {name}:
                 raise InputError(f"{name} is the last member that is not ejected")
-            self._write({**ejected, name: printable(reason)[:REASON_LENGTH]})
+            ejected[name] = printable(reason)[:REASON_LENGTH]
 
     def admit(self, name: str) -> None:
         """Send requests to an ejected member again, from the next round. Raises InputError if it is not ejected."""
-        self._members(name)
-        with locked(self.path / LOCK, f"{self.path}: somebody else is ejecting or admitting a member"):
-            self._restore()
-            ejected = self.read()
+        with self._changing(name) as (_, ejected):
             if name not in ejected:
                 raise InputError(f"{name} is not ejected")
-            self._write({other: reason for other, reason in ejected.items() if other != name})
+            del ejected[name]
 
-    def _members(self, name: str) -> Mapping[str, int]:
+    @contextmanager
+    def _changing(self, name: str) -> Iterator[tuple[Mapping[str, int], dict[str, str]]]:
+        """Yield the members, among them `name`, and the list, which is written after the block.
+
+        A missing list is first written again, from the log. Raises InputError if another process holds the lock.
+        """
         members = FederationDirectory(self.path).members
         if name not in members:
             known = ", ".join(sorted(members)[:10]) or "nobody yet"
             raise InputError(
                 f"{printable(name)[:80]} is no member: a federation's members are those that it began with ({known})"
             )
-        return members
+        with locked(self.path / LOCK, f"{self.path}: somebody else is ejecting or admitting a member"):
+            if not (self.path / FILE).exists():
+                self._write(self._known_to_the_log())
+            ejected = self.read()
+            yield members, ejected
+            self._write(ejected)
 
     def _write(self, ejected: Mapping[str, str]) -> None:
         write_checked(self.path / FILE, dict(sorted(ejected.items())), private=True)

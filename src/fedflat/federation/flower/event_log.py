@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,6 @@ class LogHead:
 
     lines: int
     sha256: str  # of their bytes: `head -n LINES events.jsonl | sha256sum`
-
-    def facts(self) -> dict[str, Any]:
-        """Return the head as JSON-able values."""
-        return asdict(self)
 
 
 def head_in(facts: Mapping[str, Any], where: Path) -> LogHead:

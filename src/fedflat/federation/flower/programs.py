@@ -192,8 +192,7 @@ def run_superexec(approved: frozenset[str], arguments: Sequence[str]) -> None:
     program = import_module("flwr.supercore.superexec.run_superexec")
     if not hasattr(program, MAKER):
         raise InputError("this version of Flower starts apps in another way; install flwr 1.41")
-    make: Callable[..., ApprovedExecutor] = lambda *_, **__: ApprovedExecutor(approved)  # noqa: E731
-    setattr(program, MAKER, make)
+    setattr(program, MAKER, lambda *_, **__: ApprovedExecutor(approved))
     sys.argv = ["flower-superexec", *arguments]
     import_module("flwr.supercore.cli.flower_superexec").flower_superexec()
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from ..messages import ClientInfo, Failure, PackedTensor, RefusedError, Reply, TrainReply, TrainRequest, cut
+from ..messages import ClientInfo, Failure, PackedTensor, RefusedError, TrainReply, TrainRequest, cut
 from ..secure_sum.messages import (
     REPLIES,
     KeysReply,
@@ -52,56 +52,11 @@ def to_records(message: AnyMessage) -> RecordDict:
     return content
 
 
-def read_train_request(content: RecordDict) -> TrainRequest:
-    """Return the training request in a message. Raises RefusedError if the message has no such request."""
-    request: TrainRequest = _read(content, TrainRequest)
-    safe: Any = request.safe
-    if not isinstance(safe, list) or not all(type(t) is int for t in safe):
-        raise RefusedError(f"safe is {_quoted(safe)}, expected rounds")
-    return replace(request, safe=tuple(safe))
+def read_message(content: RecordDict, kind: type[Any]) -> Any:
+    """Return the message of this kind, whose plain fields have their types. Raises RefusedError for any other content.
 
-
-def read_sum_request(content: RecordDict) -> SumRequest | None:
-    """Return the request for a step of a secure sum, None for another message. Raises RefusedError if malformed."""
-    for kind in REPLIES:
-        if RECORD[kind] in content:
-            found: SumRequest = _typed(_read(content, kind))
-            return found
-    return None
-
-
-def read_reply(content: RecordDict, request: object) -> Any:
-    """Return the reply to `request` in a message, or a Failure. Raises RefusedError if malformed."""
-    kind = REPLIES.get(type(request))
-    if kind is None or RECORD[Failure] in content:
-        return read_train_reply(content)
-    return _typed(_read(content, kind))
-
-
-def read_train_reply(content: RecordDict) -> Reply:
-    """Return the reply in a message; only the names of its fields are checked. Raises RefusedError."""
-    if RECORD[Failure] in content:
-        return Failure(_quoted(_read(content, Failure).reason))
-    reply: TrainReply = _read(content, TrainReply)
-    return reply
-
-
-def read_client_info(content: RecordDict) -> ClientInfo:
-    """Return a client's information in a message. Raises RefusedError, with the client's reason if it sent one."""
-    if RECORD[Failure] in content:
-        raise RefusedError(_quoted(_read(content, Failure).reason))
-    info: ClientInfo = _read(content, ClientInfo)
-    return replace(info, shape=tuple(info.shape)) if isinstance(info.shape, list) else info
-
-
-def _typed(message: Any) -> Any:
-    """Return a message with its plain fields checked. Raises RefusedError."""
-    plain = {f.name: getattr(message, f.name) for f in fields(message) if f.name != VECTORS.get(type(message))}
-    return replace(message, **typed(type(message), plain))
-
-
-def _read(content: RecordDict, kind: type[Any]) -> Any:
-    """Read a message of this kind, with unchecked plain fields. Raises RefusedError for other records or fields."""
+    Vectors are unchecked.
+    """
     record, vectors = RECORD[kind], VECTORS.get(kind)
     expected = {record, vectors} - {None}
     if set(content) != expected:
@@ -109,7 +64,31 @@ def _read(content: RecordDict, kind: type[Any]) -> Any:
     plain, names = content[record], {f.name for f in fields(kind)} - {vectors}
     if not isinstance(plain, ConfigRecord) or set(plain) != names:
         raise RefusedError(f"{record} has the fields {_quoted(sorted(plain))}, expected {sorted(names)}")
-    return kind(**plain, **({vectors: _packed(content[vectors])} if vectors else {}))
+    return kind(**typed(kind, plain), **({vectors: _packed(content[vectors])} if vectors else {}))
+
+
+def read_sum_request(content: RecordDict) -> SumRequest | None:
+    """Return the request for a step of a secure sum, None for another message. Raises RefusedError if malformed."""
+    for kind in REPLIES:
+        if RECORD[kind] in content:
+            request: SumRequest = read_message(content, kind)
+            return request
+    return None
+
+
+def read_reply(content: RecordDict, request: object) -> Any:
+    """Return the reply to `request` in a message, or a Failure. Raises RefusedError if malformed."""
+    if RECORD[Failure] in content:
+        return Failure(_quoted(read_message(content, Failure).reason))
+    return read_message(content, REPLIES.get(type(request), TrainReply))
+
+
+def read_client_info(content: RecordDict) -> ClientInfo:
+    """Return a client's information in a message. Raises RefusedError, with the client's reason if it sent one."""
+    if RECORD[Failure] in content:
+        raise RefusedError(_quoted(read_message(content, Failure).reason))
+    info: ClientInfo = read_message(content, ClientInfo)
+    return info
 
 
 def _packed(arrays: object) -> dict[str, PackedTensor]:

@@ -25,7 +25,7 @@ from ...experiments.spec import RunSpec, federated_data, participation_of
 from ...rounds.device import usable_device
 from ...rounds.segments import versions
 from ..terms import RoundTerms
-from .settings import NodeSettings, RunSettings
+from .settings import RunSettings
 
 FILE = "study.toml"
 SampleLoader = Callable[[Mapping[str, Any]], tuple[Any, Any]]  # the node's configuration -> x (n, *shape), y (n,)
@@ -148,13 +148,6 @@ def own_samples(study: Study, samples: tuple[Any, Any], number: int) -> Federate
     if data.shape != study.shape:
         raise InputError(f"samples have shape {data.shape}, the study's {study.shape}")
     return replace(data, first=number, augmentation=AUGMENTATIONS[study.spec.data.augment])
-
-
-def partition_samples(study: Study, node: NodeSettings) -> FederatedData:
-    """Return a client's part of the study's data set, with its number. Raises InputError, naming the field."""
-    spec = study.spec.model_copy(update={"data_dir": node.data_dir or study.spec.data_dir})
-    assert node.partition_id is not None  # noqa: S101 (`client_name` has checked it)
-    return federated_data(spec).alone(node.partition_id)
 
 
 def evaluation_data(study: Study) -> FederatedData | None:

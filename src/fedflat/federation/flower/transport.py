@@ -110,7 +110,8 @@ class FlowerTransport:
             if node is not None and node != request.node:
                 sent = SentMessage(node, MessageType.TRAIN, client, group=str(request.message.t), expires=end)
                 if self._queue.send(sent, to_records(request.message)):
-                    request.node, request.sends, request.sent_at = node, request.sends + 1, _time_of_day()
+                    request.node, request.sends = node, request.sends + 1
+                    request.sent_at = f"{datetime.now(UTC):%H:%M:%S}"
                 else:
                     self._last_scan = -SCAN_SECONDS
 
@@ -191,7 +192,3 @@ class FlowerTransport:
             if self._registry.register(node, info, self._nodes[node]):
                 return self._log_event("client", client=info.name, samples=info.samples, node=str(node))
         self._log_event("node refused", node=str(node), reason=self._registry.refused[node])
-
-
-def _time_of_day() -> str:
-    return datetime.now(UTC).strftime("%H:%M:%S")

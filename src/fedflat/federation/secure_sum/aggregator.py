@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from ...core.local import lr_factors_of
 from ...core.method import Context, Method
 from ...rounds.aggregation import RunningMean
 from ...rounds.guard import GuardState, lower_median
-from ..membership import RoundFailedError
+from ..membership import RoundFailedError, first_reasons
 from ..messages import Failure, PackedTensor, RefusedError, TrainRequest, Transport, quoted
 from ..terms import SETTINGS
 from ..update_aggregator import NO_REPLY, ExpectedReply
@@ -26,10 +26,10 @@ from .keys import (
     KEY_BYTES,
     SEAL_BYTES,
     WORD,
-    SecretCombiner,
     Words,
     add_mask,
     agreed_key,
+    combined,
     derived,
     digest,
     new_secret,
@@ -37,6 +37,9 @@ from .keys import (
     sign_of,
 )
 from .messages import (
+    FIGURES,
+    FIGURES_FIELD,
+    Integers,
     KeysReply,
     KeysRequest,
     MaskReply,
@@ -45,12 +48,13 @@ from .messages import (
     SharesRequest,
     UnmaskReply,
     UnmaskRequest,
+    figures_sum,
+    separated,
+    summand_layout,
     threshold,
 )
-from .summand import FIGURES, FIGURES_FIELD, Integers, SummandLayout, figures_sum, separated
 
 STEPS = {KeysRequest: "training", SharesRequest: "sharing keys", MaskRequest: "masking", UnmaskRequest: "unmasking"}
-NAMED = 3  # clients in a message
 # How often the initial model's norm an honest client drifts at most.
 PLAUSIBLE: float = SETTINGS["norm_multiple"].default
 ROUNDING = 1e-9  # of the sum of drifts
@@ -76,6 +80,8 @@ class SecureAggregator:
     drifts is exact, too, whereas an `UpdateAggregator` rounds it in another order.
     """
 
+    largest = "a client that the secure sum hides"  # the sender of the largest number, for a message
+
     def __init__(
         self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, ExpectedReply], guard: GuardState,
         share: float, needed: int, study: str,
@@ -90,17 +96,13 @@ class SecureAggregator:
         self._needed = max(self._threshold, needed)
         # The largest drift of an honest client, who cuts it to the guard's bound.
         self._longest = guard.bound if isfinite(guard.bound) else PLAUSIBLE * guard.start
-        self._layout = SummandLayout(method, like)
+        self._layout = summand_layout(method, like)
+        self._shapes = {name: (grid.places, width) for name, (grid, width) in self._layout.items()}
         self.mean = RunningMean(method, like)
         self._figures = figures_sum()
         self.accepted: list[str] = []  # the clients that are in the mean, sorted
         self.missing: dict[str, str] = {}  # the others, with the reason
-        self._combiner, self._numbers = SecretCombiner(), set[int]()  # of the clients that were asked
-
-    @property
-    def largest(self) -> str:
-        """The sender of the largest number, for a message; unlike an `UpdateAggregator`, this one cannot know it."""
-        return "a client that the secure sum hides"
+        self._numbers = set[int]()  # of the clients that were asked
 
     def collect(self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float) -> None:
         """Carry out the steps, each within `deadline` seconds; `requests` are those to train, by the clients' names.
@@ -142,7 +144,10 @@ class SecureAggregator:
     def _masked_sum(self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float) -> MaskedSum:
         """Carry out steps 1 to 3, in a session of its own."""
         session = secrets.token_hex(16)
-        first = {name: self._keys_request(name, request, session) for name, request in requests.items()}
+        first = {
+            name: KeysRequest(**vars(request), session=session, weight=self._expected[name].weight)
+            for name, request in requests.items()
+        }
         known: set[bytes] = set()
         keys = self._step(transport, first, deadline, lambda name, reply: self._check_keys(name, reply, known))
         keys = self._as_before(requests, self._without_far_places(keys))
@@ -160,7 +165,7 @@ class SecureAggregator:
         shares = self._step(transport, dict.fromkeys(keys, participants), deadline, check_shares, session)
         senders = tuple(number[name] for name in shares)
         masks = {name: MaskRequest(*common, senders, tuple(one[name] for one in shares.values())) for name in shares}
-        words = np.zeros(sum(a * b for a, b in self._layout.shapes.values()), WORD)
+        words = np.zeros(sum(a * b for a, b in self._shapes.values()), WORD)
 
         def check_masked(name: str, reply: MaskReply) -> dict[str, bytes]:
             _check_lengths(reply.confirmations, len(shares), {KEY_BYTES})
@@ -180,16 +185,15 @@ class SecureAggregator:
         """
         numbers = tuple(requests[name].number for name in keys)
         claims = {requests[name].number: one.unmasked for name, one in keys.items()}
-        possible = [survivors for number, survivors in claims.items() if self._can_have_unmasked(number, survivors)]
-        others = [survivors for survivors in possible if survivors != numbers]
+        others = [
+            survivors
+            for number, survivors in claims.items()
+            if list(survivors) == sorted(set(survivors)) and number in survivors and set(survivors) <= self._numbers
+            if len(survivors) >= self._threshold and survivors != numbers
+        ]
         if len(keys) - len(others) >= self._threshold:
             return set()
         return set(Counter(others).most_common(1)[0][0])
-
-    def _can_have_unmasked(self, number: int, survivors: tuple[int, ...]) -> bool:
-        """Return whether the client of this number can have disclosed shares for these survivors in this round."""
-        possible = list(survivors) == sorted(set(survivors)) and set(survivors) <= self._numbers
-        return possible and number in survivors and len(survivors) >= self._threshold
 
     def _as_before(self, requests: Mapping[str, TrainRequest], keys: dict[str, KeysReply]) -> dict[str, KeysReply]:
         """Return the clients that can be summed. Raises RoundFailedError if one of them is missing."""
@@ -206,7 +210,7 @@ class SecureAggregator:
         return self._failure(
             f"shares were disclosed for a sum over {len(unmasked)} clients, {here} of them are here, and the "
             f"difference to another sum is what single clients sent: continue when all are here, or set unmask-again = "
-            f"{self._ctx.t + 1}, see docs/secure_sum.md ({self._why()})"
+            f"{self._ctx.t + 1}, see docs/secure_sum.md ({first_reasons(self.missing)})"
         )
 
     def _without_far_places(self, keys: dict[str, KeysReply]) -> dict[str, KeysReply]:
@@ -214,7 +218,7 @@ class SecureAggregator:
 
         Raises RoundFailedError if too few are left.
         """
-        for i, (what, (grid, _)) in enumerate(self._layout.sums.items()):
+        for i, (what, (grid, _)) in enumerate(self._layout.items()):
             places = [one.places[i] for one in keys.values() if one.places[i] > grid.lowest]  # zeros have the lowest
             limit = lower_median(places) + grid.places if places else inf
             far = [name for name, one in keys.items() if one.places[i] >= limit]
@@ -225,17 +229,12 @@ class SecureAggregator:
 
     def _add_masked(self, words: Words, masked: Mapping[str, PackedTensor]) -> None:
         """Add a client's masked sums to `words`. Raises RefusedError, before anything is added, for other shapes."""
-        shapes = self._layout.shapes
         found = {name: (x.dtype, tuple(x.shape), len(x.data)) for name, x in masked.items()}
-        expected = {name: (WORD.str, shape, 8 * shape[0] * shape[1]) for name, shape in shapes.items()}
+        expected = {name: (WORD.str, shape, 8 * shape[0] * shape[1]) for name, shape in self._shapes.items()}
         if found != expected:
             raise RefusedError(f"the masked sums are {quoted(found)}, expected {quoted(expected)}")
-        for name, total in separated(words, shapes).items():
+        for name, total in separated(words, self._shapes).items():
             np.add(total, np.frombuffer(masked[name].data, WORD).reshape(total.shape), out=total)
-
-    def _keys_request(self, name: str, request: TrainRequest, session: str) -> KeysRequest:
-        plain = {one.name: getattr(request, one.name) for one in fields(request)}
-        return KeysRequest(**plain, session=session, weight=self._expected[name].weight)
 
     def _unmask(
         self, transport: Transport, requests: Mapping[str, TrainRequest], found: MaskedSum, deadline: float
@@ -273,7 +272,7 @@ class SecureAggregator:
         if len(shares) < self._threshold:
             raise self._failure(f"{len(shares)} shares of {name}'s secret are known, {self._threshold} must be")
         try:
-            return self._combiner.combined(shares[: self._threshold])
+            return combined(shares[: self._threshold])
         except ValueError:
             return b""
 
@@ -284,8 +283,8 @@ class SecureAggregator:
     def _add(self, found: MaskedSum) -> None:
         """Add the unmasked sums to the mean, with the survivors' steps and weights, which the server knows."""
         sums = {f"mean.{name}": one for name, one in self.mean.record_sums.items()} | {FIGURES_FIELD: self._figures}
-        totals = separated(found.words, self._layout.shapes)
-        for (name, (grid, _)), place in zip(self._layout.sums.items(), found.places, strict=True):
+        totals = separated(found.words, self._shapes)
+        for (name, (grid, _)), place in zip(self._layout.items(), found.places, strict=True):
             integers: Integers = totals[name].astype(WORD).view("<i8").astype(np.int64)
             bound = len(found.survivors) << (grid.step - 1)
             if integers.max() > bound or integers.min() < -bound:  # np.abs of the lowest int64 is itself
@@ -327,7 +326,9 @@ class SecureAggregator:
 
     def _check_number(self, found: int, needed: int) -> None:
         if found < needed:
-            raise self._failure(f"{found} of {len(self._expected)} clients replied, {needed} must ({self._why()})")
+            raise self._failure(
+                f"{found} of {len(self._expected)} clients replied, {needed} must ({first_reasons(self.missing)})"
+            )
 
     def _check_keys(self, name: str, reply: KeysReply, known: set[bytes]) -> KeysReply:
         """Return a reply that no other client would refuse, and add its keys to `known`, those of earlier replies.
@@ -340,7 +341,7 @@ class SecureAggregator:
                 raise RefusedError(f"{field} is {quoted(getattr(reply, field))}, expected {value}")
         for key in (reply.channel_key, reply.mask_key):
             agreed_key(new_secret(), key, MASK)
-        grids = [grid for grid, _ in self._layout.sums.values()]
+        grids = [grid for grid, _ in self._layout.values()]
         _check_lengths((reply.seed_digest,), 1, {KEY_BYTES})
         if len(reply.places) != len(grids) or not all(
             grid.lowest <= place <= grid.highest for place, grid in zip(reply.places, grids, strict=True)
@@ -352,10 +353,6 @@ class SecureAggregator:
             raise RefusedError("a public key has come before; all keys of a round must be different")
         known |= {reply.channel_key, reply.mask_key}
         return reply
-
-    def _why(self) -> str:
-        """Describe the missing clients, for a message."""
-        return "; ".join(f"{name}: {reason}" for name, reason in list(self.missing.items())[:NAMED])
 
     def _failure(self, reason: str) -> RoundFailedError:
         return RoundFailedError(f"round {self._ctx.t}: {reason}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from hmac import compare_digest
 from pathlib import Path
@@ -25,6 +25,7 @@ from .keys import (
     sign_of,
 )
 from .messages import (
+    Integers,
     KeysReply,
     KeysRequest,
     LaterReply,
@@ -35,10 +36,12 @@ from .messages import (
     SharesRequest,
     UnmaskReply,
     UnmaskRequest,
+    joined,
+    lowered,
+    separated,
     threshold,
 )
 from .session import Session, SessionFolder, UnmaskedRounds
-from .summand import Integers, joined, lowered, separated
 
 SHARE_BYTES = 52  # of one secret: Flower's 4 of an index, and a multiple of 16
 MASK = "fedflat secure sum: mask"  # purposes of keys
@@ -75,11 +78,8 @@ class SumClient:
         unmasked in all federations of the study, by default one in `folder`. min_clients: fewest clients of a sum.
         """
         self._folder, self._share, self._study = SessionFolder(folder), share, study
-        self._unmask_again, self._unmasked, self._min_clients = (
-            unmask_again,
-            UnmaskedRounds(memory or folder / "unmasked"),
-            min_clients,
-        )
+        self._unmask_again, self._min_clients = unmask_again, min_clients
+        self._unmasked = UnmaskedRounds(memory or folder / "unmasked")
 
     def check(self, request: KeysRequest) -> tuple[int, ...]:
         """Return the survivors of an earlier unmasking of the round; empty without one.
@@ -110,7 +110,7 @@ class SumClient:
             names=tuple(summand),
             places=tuple(one.top for one in summand.values()),
             numbers=sum(one.sums.numel() for one in summand.values()),
-            model=digest_of_model(request.down),
+            model=digest(b"".join(name.encode() + b"\0" + digest(x.data) for name, x in sorted(request.down.items()))),
         )
         self._folder.begin(session, integers)
         return KeysReply(
@@ -156,7 +156,9 @@ class SumClient:
         sums = self._folder.summand(session)
         places = zip(sums.values(), agreed.places, session.places, strict=True)
         cut = [lowered(one, high - own) for one, high, own in places]
-        _check_left(session.names, sums.values(), cut)
+        for name, before, after in zip(session.names, sums.values(), cut, strict=True):
+            if before.any() and not after.any():
+                raise RefusedError(f"{name}: the places are so high that nothing would be left of its numbers")
         self._folder.save(replace(session, mask_request=request))
         words = joined(cut)
         add_mask(words, derived(session.seed, SELF), 1)
@@ -235,11 +237,6 @@ def _integers(name: str, one: ExactSum) -> Integers:
     return found
 
 
-def digest_of_model(down: Mapping[str, PackedTensor]) -> bytes:
-    """Return the SHA-256 of the server's message, so that clients can compare what they received."""
-    return digest(b"".join(name.encode() + b"\0" + digest(x.data) for name, x in sorted(down.items())))
-
-
 def _view(session: Session, agreed: SharesRequest, senders: tuple[int, ...]) -> bytes:
     """Return the SHA-256 of everything that all clients of a session must have received alike."""
     common = [session.about, session.threshold, agreed.participants, agreed.places, senders]
@@ -273,13 +270,6 @@ def _check_participants(session: Session, request: SharesRequest) -> None:
     highest = list(zip(request.places, session.places, strict=False))
     if len(request.places) != len(session.places) or any(high < own for high, own in highest):
         raise RefusedError("the places are lower than this client's")
-
-
-def _check_left(names: Iterable[str], own: Iterable[Integers], cut: Iterable[Integers]) -> None:
-    """Raise RefusedError, naming the sum, if cutting numbers at higher places has made all of them zero."""
-    for name, before, after in zip(names, own, cut, strict=True):
-        if before.any() and not after.any():
-            raise RefusedError(f"{name}: the places are so high that nothing would be left of this client's numbers")
 
 
 def _check_subset(what: str, numbers: tuple[int, ...], of: tuple[int, ...], session: Session) -> None:

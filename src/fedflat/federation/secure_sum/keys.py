@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -109,38 +109,27 @@ def create_shares(secret: bytes, threshold: int, number: int) -> list[bytes]:
     return shares
 
 
-class SecretCombiner:
-    """Combines many secrets that were split alike.
+def combined(shares: Sequence[bytes]) -> bytes:
+    """Return the secret from `threshold` of its shares, as pycryptodome's `Shamir.combine` does.
 
-    The result equals that of pycryptodome's `Shamir.combine`. The interpolation factors depend only on the clients
-    whose shares are known, so they are computed once, in O(n^2) for n clients; each secret then costs O(n).
+    Raises ValueError if they do not fit together.
     """
-
-    def __init__(self) -> None:
-        self._factors = cache(_factors)
-
-    def combined(self, shares: Sequence[bytes]) -> bytes:
-        """Return the secret from `threshold` of its shares. Raises ValueError if they do not fit together."""
-        if len({len(share) for share in shares}) != 1:
-            raise ValueError("shares are of several lengths")
-        factors = self._factors(tuple(int.from_bytes(share[:INDEX_BYTES], "little") for share in shares))
-        blocks = range(INDEX_BYTES, len(shares[0]), BLOCK)
-        return unpad(b"".join(_block(shares, factors, start) for start in blocks), BLOCK)
+    if len({len(share) for share in shares}) != 1:
+        raise ValueError("shares are of several lengths")
+    factors = _factors(tuple(int.from_bytes(share[:INDEX_BYTES], "little") for share in shares))
+    padded = b""
+    for start in range(INDEX_BYTES, len(shares[0]), BLOCK):
+        terms = (Element(share[start : start + BLOCK]) * factor for share, factor in zip(shares, factors, strict=True))
+        padded += sum(terms, Element(0)).encode()
+    return unpad(padded, BLOCK)
 
 
-def _block(shares: Sequence[bytes], factors: Sequence[Any], start: int) -> bytes:
-    """Return one block of a secret: the sum of its shares, each times its factor."""
-    total = Element(0)
-    for share, factor in zip(shares, factors, strict=True):
-        total += Element(share[start : start + BLOCK]) * factor
-    found: bytes = total.encode()
-    return found
-
-
+@lru_cache(maxsize=16)
 def _factors(indices: tuple[int, ...]) -> tuple[Any, ...]:
     """Return Lagrange's factors: a polynomial's value at zero is the sum of its values at `indices` times these.
 
-    Raises ValueError if two indices are equal, or one is zero.
+    They take O(n^2) for n clients, and a secret then O(n): they are kept, as many secrets are combined from the shares
+    of the same clients. Raises ValueError if two indices are equal, or one is zero.
     """
     if len({0, *indices}) != len(indices) + 1:
         raise ValueError("two shares have one index, or one has none")

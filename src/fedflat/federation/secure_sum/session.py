@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated
 
 import numpy as np
-from safetensors import SafetensorError
+from pydantic import ConfigDict, Field, TypeAdapter
 from safetensors.numpy import load, save
 
 from ...core.errors import InputError
-from ...files import (
-    create_folder,
-    flush_folder,
-    locked,
-    read_bytes,
-    sweep,
-    system_errors,
-    write_atomically,
-)
+from ...files import create_folder, flush_folder, locked, read_bytes, sweep, system_errors, write_atomically
 from ...rounds.checksums import read_checked, write_checked
 from ..messages import RefusedError
-from .messages import MaskRequest, SharesRequest, typed
-from .summand import Integers
+from .keys import digest
+from .messages import Integers, MaskRequest, SharesRequest
 
 OWNER_ONLY = 0o700
 SESSION, SUMMAND, UNMASKED, LOCK = "session.json", "summand.safetensors", "unmasked.json", ".lock"
-DIGEST = "sha256"  # the array with the digest of the others
 HEADER = 2**16  # bytes that the file may have besides its numbers
 MOST = 2**26  # bytes of a session, or of all survivors
 
@@ -40,6 +30,7 @@ MOST = 2**26  # bytes of a session, or of all survivors
 class Session:
     """A client's part in one attempt at a sum. Whoever reads it can remove this client's masks."""
 
+    __pydantic_config__ = ConfigDict(ser_json_bytes="hex", val_json_bytes="hex", strict=True, extra="forbid")
     name: str
     about: str  # study, federation and round, to which every message is bound
     number: int  # of the client
@@ -51,32 +42,13 @@ class Session:
     places: tuple[int, ...]  # the highest of each of them
     numbers: int  # of all of them
     model: bytes  # SHA-256 of what the server sent to train from
+    sums_digest: bytes = b""  # SHA-256 of the file of the sums, once it is written
     shares_request: SharesRequest | None = None  # the one that was answered
     mask_request: MaskRequest | None = None
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), default=bytes.hex)
 
-    @classmethod
-    def from_json(cls, table: Mapping[str, Any]) -> Self:
-        """Parse what `to_json` wrote. Raises ValueError, TypeError or KeyError for anything else."""
-        plain = dict(table)
-        kinds: dict[str, type[Any]] = {"shares_request": SharesRequest, "mask_request": MaskRequest}
-        requests = {name: _from_table(kind, plain.pop(name)) for name, kind in kinds.items()}
-        session: Self = _from_table(cls, plain, requests)
-        return session
-
-
-def _from_table(kind: type[Any], table: Any, others: Mapping[str, Any] | None = None) -> Any:
-    """Build a dataclass from a table with bytes as hexadecimal digits, and from `others`; None stays None."""
-    if table is None:
-        return None
-    found = dict(table)
-    for one in fields(kind):
-        if "bytes" in str(one.type) and one.name in found:
-            value = found[one.name]
-            found[one.name] = [bytes.fromhex(x) for x in value] if isinstance(value, list) else bytes.fromhex(value)
-    return kind(**typed(kind, found), **(others or {}))
+Rounds = dict[str, tuple[str, Annotated[tuple[int, ...], Field(min_length=1)]]]
+STORED_SESSION, STORED_ROUNDS = TypeAdapter(Session), TypeAdapter(Rounds)
 
 
 class SessionFolder:
@@ -105,16 +77,16 @@ class SessionFolder:
         with system_errors(self._folder, "written"):
             create_folder(self._folder, OWNER_ONLY)
             self._folder.chmod(OWNER_ONLY)
-        content = _with_digest({name: np.ascontiguousarray(x) for name, x in summand.items()})
+        content = save({name: np.ascontiguousarray(x) for name, x in summand.items()})
         with self.locked():
             sweep(self._folder)
             self.end()
             write_atomically(self._folder / SUMMAND, lambda path: path.write_bytes(content), private=True)
-            self.save(session)
+            self.save(replace(session, sums_digest=digest(content)))
 
     def save(self, session: Session) -> None:
         """Write the session after a step. Raises InputError if it cannot be written."""
-        write_checked(self._folder / SESSION, json.loads(session.to_json()), private=True)
+        write_checked(self._folder / SESSION, STORED_SESSION.dump_python(session, mode="json"), private=True)
 
     def load(self, name: str) -> Session:
         """Read the session of this name. Raises RefusedError if it has ended or never began, InputError if damaged."""
@@ -123,8 +95,8 @@ class SessionFolder:
             raise RefusedError("this session of a secure sum is over")
         table = read_checked(path, MOST)
         try:
-            session = Session.from_json(table)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            session = STORED_SESSION.validate_json(json.dumps(table))
+        except ValueError as error:
             raise InputError(f"{path} is damaged") from error
         if session.name != name:
             raise RefusedError("this session of a secure sum is over")
@@ -134,15 +106,9 @@ class SessionFolder:
         """Read the client's sums (places, width), in the session's order. Raises InputError if they are damaged."""
         path = self._folder / SUMMAND
         content = read_bytes(path, HEADER + 8 * session.numbers)
-        try:
-            found: dict[str, Integers] = load(content)
-        except SafetensorError as error:
-            raise InputError(f"{path} is damaged") from error
-        if DIGEST not in found or _with_digest({name: x for name, x in found.items() if name != DIGEST}) != content:
-            raise InputError(f"{path} is damaged: it does not have the SHA-256 of its numbers")
-        del found[DIGEST]
-        if set(found) != set(session.names) or any(x.dtype != np.int64 or x.ndim != 2 for x in found.values()):
-            raise InputError(f"{path} is damaged")
+        if digest(content) != session.sums_digest:
+            raise InputError(f"{path} is damaged: it does not have the SHA-256 of its session")
+        found = load(content)
         return {name: found[name] for name in session.names}
 
     def end(self) -> None:
@@ -188,7 +154,7 @@ class UnmaskedRounds:
         with locked(self._folder / LOCK, f"{self._folder} is in use by another process"):
             yield
 
-    def _rounds(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def _rounds(self) -> Rounds:
         """Federation and survivors by round."""
         path = self._folder / UNMASKED
         if not path.exists():
@@ -196,18 +162,7 @@ class UnmaskedRounds:
                 raise InputError(f"{path} is missing: rounds that were unmasked could be unmasked for others")
             return {}
         table = read_checked(path, MOST)
-        if not isinstance(table, dict) or not all(_is_sum(found) for found in table.values()):
-            raise InputError(f"{path} is damaged")
-        return {t: (federation, tuple(survivors)) for t, (federation, survivors) in table.items()}
-
-
-def _with_digest(arrays: Mapping[str, Integers]) -> bytes:
-    """Return a file of some arrays and, as one more array, the SHA-256 of a file of these."""
-    digest = np.frombuffer(hashlib.sha256(save(dict(arrays))).digest(), dtype=np.uint8)
-    return save({**arrays, DIGEST: digest})
-
-
-def _is_sum(found: Any) -> bool:
-    if not isinstance(found, list) or len(found) != 2 or type(found[0]) is not str:
-        return False
-    return isinstance(found[1], list) and bool(found[1]) and all(type(number) is int for number in found[1])
+        try:
+            return STORED_ROUNDS.validate_json(json.dumps(table), strict=True)
+        except ValueError as error:
+            raise InputError(f"{path} is damaged") from error

@@ -1,4 +1,4 @@
-"""Parquet in the layout of the Hugging Face hub: `train-00000-of-00002.parquet`, pictures as encoded bytes.
+"""Layouts with encoded pictures: parquet as the Hugging Face hub has it, also of texts, and folders of pictures.
 
 This module is imported with the table of data sets, so it imports pyarrow and Pillow only when files are read.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +17,7 @@ import numpy as np
 from ..numbers import Array
 from .file_search import plain_files
 from .layouts import Part, Shape, join_texts
-from .limits import MAX_SAMPLES
-from .untrusted_files import expect
+from .untrusted_files import MAX_ENCODED_BYTES, MAX_SAMPLES, expect, read_regular
 
 if TYPE_CHECKING:
     from .parquet_columns import ColumnReader
@@ -26,7 +27,7 @@ NAME = re.compile(r"(train|test)(?:-(\d+)-of-(\d+))?(?:-[0-9a-f]+)?\.parquet")
 
 @dataclass(frozen=True)
 class Parquet:
-    """The names of the columns."""
+    """`train-00000-of-00002.parquet`, with pictures as encoded bytes; the fields are the names of the columns."""
 
     label: str = "label"
     image: str | None = None
@@ -63,10 +64,7 @@ class Parquet:
         if self.image is None or shape is None:
             texts = [[text for column in columns(name) for text in column.texts()] for name in self.text]
             return Part(labels, [join_texts(row) for row in zip(*texts, strict=True)], domain, user, names)
-        pictures = columns(self.image)
-        for column in pictures:
-            column.expect_pictures()
-        encoded = (picture for column in pictures for picture in column.pictures())
+        encoded = chain.from_iterable([column.pictures() for column in columns(self.image)])
         return Part(labels, decode_pictures(encoded, shape), domain, user, names)
 
     def _labels(self, columns: list[ColumnReader]) -> tuple[Array, tuple[str, ...]]:
@@ -98,3 +96,31 @@ def _in_order(files: list[tuple[int, int, Path]]) -> list[Path]:
     complete = [file[:2] for file in files] == [(i, number) for i in range(number)]
     expect(complete, str(path), f"there are {len(files)} of its part's {number} file(s), or one of them twice")
     return [path for _, _, path in files]
+
+
+SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
+
+
+@dataclass(frozen=True)
+class ImageFolders:
+    """`DOMAIN/CLASS/picture.jpg`, perhaps below one more folder; classes are numbered in the order of their names."""
+
+    domains: tuple[str, ...]  # names of the folders
+
+    def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
+        pictures = [path for path in plain_files(folder) if path.suffix.lower() in SUFFIXES]
+        pictures = [path for path in pictures if path.parent.parent.name in self.domains]
+        if not pictures or shape is None:
+            return None
+        from .pictures import decode_pictures
+
+        classes = sorted({path.parent.name for path in pictures})
+        domain = [path.parent.parent.name for path in pictures]
+        missing = sorted(set(self.domains) - set(domain))
+        expect(not missing, str(folder), f"has no pictures of domain {', '.join(missing)}")
+        labels = np.array([classes.index(path.parent.name) for path in pictures])
+        encoded = ((str(path), partial(read_regular, path, MAX_ENCODED_BYTES)) for path in pictures)
+        return {"train": Part(labels, decode_pictures(encoded, shape), domain)}
+
+    def __str__(self) -> str:
+        return f"folders {self.domains[0]}/CLASS/*.jpg, ..."
