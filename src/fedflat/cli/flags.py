@@ -150,12 +150,13 @@ def _named(model: type[BaseModel], key: str, text: str) -> tuple[FieldInfo | Non
 
 def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
     """Return the field at a dotted key, of the first section that has it; None if absent, or inside a list."""
-    classes, info = field_classes(model), None
-    for part in key.split("."):
-        infos = [cls.fields[part] for cls in classes if part in cls.fields]
-        info = infos[0] if infos else None
-        classes = [cls for field in infos if not is_list(field) for cls in field_classes(field)]
-    return info
+    owner, _, name = key.rpartition(".")
+    kinds: list[Any] = [model]
+    for part in owner.split(".") if owner else ():
+        fields = [cls.fields[part] for kind in kinds for cls in field_classes(kind) if part in cls.fields]
+        kinds = [field for field in fields if not is_list(field)]
+    classes = (cls for kind in kinds for cls in field_classes(kind))
+    return next((cls.fields[name] for cls in classes if name in cls.fields), None)
 
 
 def _may_repeat(info: FieldInfo | None) -> bool:
