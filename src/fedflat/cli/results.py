@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,8 +110,9 @@ def _report_federation(console: Console, folders: list[Path], out: Path | None) 
 
 def _digest(runs: list[StoredRun]) -> str:
     """Return hexadecimal digits that identify these runs, in any order."""
-    names = sorted(f"{run.method}-seed{run.seed}-{run.digest()}" for run in runs)
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+    from ..rounds.settings import digest, settings_key
+
+    return digest(sorted(settings_key([run.settings, run.summary["rounds"]]) for run in runs), 16)
 
 
 def flatness(

@@ -188,25 +188,25 @@ class _Settings(_FilePart):
 
 
 class _Architecture(_FilePart):
-    """The arguments that build the model of a run that was saved from Python."""
+    """The arguments that build the initial model."""
 
     name: Text
     options: dict[Key, Scalar | list[Scalar]]
     classes: int = Field(ge=1, le=MAX_CLASSES)
     shape: list[Annotated[int, Field(ge=1)]] = Field(max_length=MAX_AXES)
     dtype: Literal["float16", "bfloat16", "float32", "float64"]
-    seed: int = Field(default=0, ge=0)  # of the frozen parameters of a model with adapters
-    adapter: dict[Key, Scalar | list[Text] | None] | None = None
+    seed: int = Field(ge=0)
+    adapter: dict[Key, Scalar | list[Text]] | None
 
 
-class _Summary(_FilePart):
+class Summary(_FilePart):
     """summary.json."""
 
     summary: dict[Key, int | float]
     targets: list[dict[str, Any]] = Field(max_length=1000)
     settings: _Settings
     cost: dict[Key, int]
-    architecture: _Architecture | None = None
+    architecture: _Architecture | None  # None for a module of the user's own
     samples: SampleKind
 
 
@@ -237,16 +237,17 @@ _FINDINGS = TypeAdapter(list[Finding])
 _SPLIT = TypeAdapter(PartitionStatistics)
 
 
-def read_summary(path: Path) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return the numbers and the table of settings in summary.json."""
-    content = _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES)))
+def read_summary(path: Path) -> Summary:
+    """Read summary.json."""
+    content = _validated(path, lambda: Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES)))
     numbers = content.summary
     expected = set(numbers) | _expected(content.settings)
     kinds: list[type[_FilePart]] = [_Numbers, *(kind for name, kind in FURTHER_NUMBERS.items() if name in expected)]
     for kind in kinds:
         _validated(path, partial(kind.model_validate, numbers), "summary")
     split = _validated(path, lambda: _SPLIT.validate_python(content.settings.split), "settings", "split")
-    return numbers, content.settings.model_dump() | {"split": vars(split)}
+    content.settings.split = vars(split)
+    return content
 
 
 def _expected(settings: _Settings) -> set[str]:
@@ -255,17 +256,6 @@ def _expected(settings: _Settings) -> set[str]:
         return {"epsilon"}
     # With another loss there may be no accuracy.
     return {"client_accuracy_mean"} if settings.loss == CROSS_ENTROPY.loss else set()
-
-
-def read_architecture(path: Path) -> dict[str, Any] | None:
-    """Read the arguments that the model is built with, from summary.json; None if the file lacks them."""
-    content = _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES)))
-    return None if content.architecture is None else content.architecture.model_dump()
-
-
-def read_samples(path: Path) -> SampleKind:
-    """Read the kind of samples that the model takes, from summary.json."""
-    return _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES))).samples
 
 
 def read_findings(path: Path) -> list[Finding]:
