@@ -113,7 +113,8 @@ def _parsed(model: type[BaseModel], words: list[str], table: dict[str, Any]) -> 
     parsed, seen = dict[str, Any](), set[str]()
     for word, given, text in _given(words):
         info, key = _named(model, given, text)
-        if key in seen and not _may_repeat(info):
+        # A list, or a table without fixed fields, may be given in several flags.
+        if key in seen and getattr(info and info.annotation, "__origin__", None) not in (list, tuple, dict):
             raise InputError(f"--{printable(key)} is given twice")
         seen.add(key)
         if info is None and not _is_of_outside(key, words, table):
@@ -157,11 +158,6 @@ def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
         kinds = [field for field in fields if not is_list(field)]
     classes = (cls for kind in kinds for cls in field_classes(kind))
     return next((cls.fields[name] for cls in classes if name in cls.fields), None)
-
-
-def _may_repeat(info: FieldInfo | None) -> bool:
-    """Tell whether a flag may be repeated: a list, or a table without fixed fields."""
-    return getattr(info and info.annotation, "__origin__", None) in (list, tuple, dict)
 
 
 def _is_of_outside(key: str, words: list[str], table: dict[str, Any]) -> bool:

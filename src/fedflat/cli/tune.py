@@ -23,16 +23,10 @@ if TYPE_CHECKING:
     from ..experiments.tuning import Tuned
     from ..experiments.tuning_spec import TuningSpec
 
-OutOption = Annotated[Path | None, typer.Option(help="Folder for the search; default runs/NAME-OF-THE-FILE.")]
-ChosenOption = Annotated[
-    Path | None,
-    typer.Option(help="TOML file for a study of the best settings; numbered if the grid has several problems."),
-]
-
 
 def tune(
     context: typer.Context,
-    out: OutOption = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the search; default runs/NAME-OF-THE-FILE.")] = None,
     jobs: JobsOption = "1",
     strict: StrictOption = False,
     dry_run: DryRunOption = False,
@@ -139,7 +133,10 @@ def _result_row(tuned: Tuned) -> tuple[str, str, str, str, str]:
 
 def best(
     folder: Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study with a grid.")],
-    out: ChosenOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="TOML file for a study of the best settings; numbered if the grid has several problems."),
+    ] = None,
 ) -> None:
     """Choose each method's settings by accuracy on validation samples; the test set is not used.
 
@@ -160,7 +157,9 @@ def best(
         console.say(f"{missing} of {len(spec.runs())} runs are not finished and not considered")
     rankings = choices(runs)
     problems = list(dict.fromkeys(ranking.problem for ranking in rankings))
-    paths = [] if out is None else _paths(out, len(problems))
+    paths = [] if out is None else [out]
+    if out is not None and len(problems) > 1:
+        paths = [out.with_stem(f"{out.stem}-{i}") for i in range(1, len(problems) + 1)]
     for number, problem in enumerate(problems):
         own = [ranking for ranking in rankings if ranking.problem == problem]
         console.show(_best_table(own))
@@ -172,11 +171,6 @@ def best(
             f"{out} itself is not written: the grid has {len(paths)} problems with a study each; compare each by "
             f"`fedflat compare {paths[0]}` and so on"
         )
-
-
-def _paths(out: Path, number: int) -> list[Path]:
-    """Return the files of `number` studies: `out` itself, or numbered files."""
-    return [out] if number == 1 else [out.with_stem(f"{out.stem}-{i}") for i in range(1, number + 1)]
 
 
 def _best_table(choices: list[RankedSettings]) -> Table:

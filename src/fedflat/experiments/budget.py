@@ -28,8 +28,6 @@ from ..core.objective import Batch, Objective
 from ..core.space import Space
 from ..core.wrapper import serves_another
 from ..data import prepare
-from ..data.dataset import BundledDataset, FileDataset
-from ..data.folder_dataset import FoundDataset
 from ..data.sources import is_folder
 from ..data.types import Index
 from ..engine.executors.choice import Trial
@@ -140,8 +138,11 @@ def run_budget(spec: RunSpec) -> RunBudget:
     evaluated = -(-spec.rounds // spec.eval_every) * (_models(method, clients) * test + share * train) + train
     rule = spec.participation if spec.privacy is None else {"bernoulli": spec.privacy.rate}
     cohorts = _cohorts(json.dumps(rule), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
-    known = spec.known_data
-    d = _trained_parameters(spec) if _is_made_for_real(spec) else _model_parameters(spec, known)
+    if _is_made_for_real(spec):
+        d = Space(spec.module()).d  # without parameters that an adapter freezes
+    else:
+        options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
+        d = _parameters(spec.model.name, *spec.classes_and_shape(), options)
     return _budget(method, client, sizes, cohorts, spec.rounds, d, spec.torch_dtype.itemsize, evaluated)
 
 
@@ -217,17 +218,6 @@ def _sample_counts(spec: RunSpec) -> tuple[int, int]:
 def _is_made_for_real(spec: RunSpec) -> bool:
     """Tell whether the model must be built to know its size: one from files, or with an adapter of `peft`."""
     return spec.adapter is not None or "path" in spec.model.options
-
-
-def _trained_parameters(spec: RunSpec) -> int:
-    """Return the number of trained parameters; those that an adapter freezes are not counted."""
-    return Space(spec.module()).d
-
-
-def _model_parameters(spec: RunSpec, known: FileDataset | BundledDataset | FoundDataset) -> int:
-    """Return the number of parameters of the model for the samples of a known data set."""
-    options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
-    return _parameters(spec.model.name, known.classes, known.sample_shape(spec.sample_format), options)
 
 
 @cache

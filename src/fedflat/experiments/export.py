@@ -32,7 +32,6 @@ from ..engine.evaluation import classes_of
 from ..files import make_folder, read_text, write_atomically
 from .csv_text import csv_line
 from .run_directory import StoredRun
-from .spec import RunSpec
 
 MODEL, BASE, SNIPPET = "model.safetensors", "base.safetensors", "load.py"
 TABLES = (".csv", ".parquet")  # formats of predictions
@@ -47,7 +46,7 @@ def export(run: StoredRun, folder: Path) -> list[str]:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; give a new folder")
-    model = run.model
+    model, spec = run.model, run.spec
     make_folder(folder)
     network = adapted_network(model)
     if network is None:
@@ -55,37 +54,22 @@ def export(run: StoredRun, folder: Path) -> list[str]:
         names, snippet = [MODEL], _MODEL_SNIPPET
     else:
         names, snippet = export_adapter(network, folder), _ADAPTER_SNIPPET
-        if not _is_pretrained(run.spec):
-            _write_state(_base(run.spec), folder / BASE)
+        if all(spec.model.options.get(name) is None for name in ("path", "pretrained")):  # frozen by the run's seed
+            _write_state(network_of(spec.model_copy(update={"adapter": None}).module()), folder / BASE)
             names, snippet = [*names, BASE], _FRESH_SNIPPET
-    built = _built(run.spec, network)
+    classes, shape = spec.classes_and_shape()
+    options = "".join(f", {name}={value!r}" for name, value in spec.model.options.items())
+    built = f"fedflat.models.build({spec.model.name!r}, classes={classes}, shape={shape}{options})"
+    if network is not None and hasattr(network.base_model.model, "base_model_prefix"):
+        built += ".network"
     write_atomically(folder / SNIPPET, lambda path: path.write_text(snippet.format(built=built)))
     return [*names, SNIPPET]
-
-
-def _is_pretrained(spec: RunSpec) -> bool:
-    """Tell whether the frozen parameters are in files that the model's options name."""
-    return any(spec.model.options.get(name) is not None for name in ("path", "pretrained"))
-
-
-def _base(spec: RunSpec) -> nn.Module:
-    """Build the model without its adapter, with the frozen parameters of the run's seed."""
-    return network_of(spec.model_copy(update={"adapter": None}).module())
 
 
 def _write_state(model: nn.Module, path: Path) -> None:
     """Write all parameters and buffers by name."""
     state = {name: x.detach().cpu().contiguous().clone() for name, x in model.state_dict().items()}
     write_atomically(path, lambda temporary: temporary.write_bytes(save(state)))
-
-
-def _built(spec: RunSpec, network: Any | None) -> str:
-    """Return the Python expression that builds the untrained model."""
-    classes, shape = spec.classes_and_shape()
-    options = "".join(f", {name}={value!r}" for name, value in spec.model.options.items())
-    built = f"fedflat.models.build({spec.model.name!r}, classes={classes}, shape={shape}{options})"
-    inside = network is not None and hasattr(network.base_model.model, "base_model_prefix")
-    return f"{built}.network" if inside else built
 
 
 _MODEL_SNIPPET = """\

@@ -58,7 +58,6 @@ from ..rounds.checkpoint import KEPT, kept_in, path_of, retire
 from ..rounds.checkpoint import load as load_state
 from ..rounds.checksums import Checksums
 from ..rounds.device import device_name, usable_device
-from ..rounds.privacy.private_rounds import logs_in, read_log
 from ..rounds.run_model import InitialModel, frozen_hash, load_model
 from ..rounds.segments import commit_of_code, versions
 from ..rounds.server import metrics_table
@@ -232,13 +231,6 @@ class RunDirectory:
         new["rounds"] = old["rounds"] if any_rounds else new["rounds"]
         if found := difference(old, new):
             raise InputError(f"--out {self.path} holds another run: {found}; {remedy(self.path, old, new, spec)}")
-
-    def check_nothing_was_released(self) -> None:
-        """Raise InputError if private rounds have released sums, whose noise can be repeated only from a checkpoint."""
-        for log in logs_in(self.state):
-            if read_log(log):
-                raise InputError(f"{self.state} has lost the checkpoint that can repeat the noise of the rounds in "
-                                 f"{log.name}; choose another folder")  # fmt: skip
 
     def reopen(self, spec: RunSpec) -> None:
         """Give the run the settings `spec`, with more rounds, and mark it as not finished; call it inside `writing`.

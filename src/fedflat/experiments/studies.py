@@ -103,7 +103,8 @@ def carry_out_studies(
     with ExitStack() as locks, stop_between_rounds() as request:
         for path, spec in specs.items():
             locks.enter_context(writing_study(path))
-            begin_study(spec, path)
+            check_study_folder(spec, path)
+            write_study(spec, path)
         failures = carry_out_all(queue, number, observer or RunObserver(), request, strict)
     finished = [
         [StoredRun.open(directory.path) for _, directory in runs_of_study if directory.is_finished]
@@ -120,7 +121,14 @@ def carry_out_all(
     """Carry out `runs`, `number` at a time, and return the errors of those that diverged. Raises Interrupted."""
     if number > 1:
         return ParallelRuns(number, observer, request, strict).carry_out(runs)
-    return _one_by_one(runs, observer, request, strict)
+    failures = []
+    for spec, directory in runs:
+        try:
+            RunExecution(spec, directory, observer, request, strict).carry_out()
+        except NonFiniteError as error:
+            failures.append(error)
+            observer.run_failed(spec, error)
+    return failures
 
 
 def number_of_jobs(jobs: Jobs, device: str, runs: int) -> int:
@@ -132,18 +140,6 @@ def number_of_jobs(jobs: Jobs, device: str, runs: int) -> int:
     else:
         raise InputError(f"jobs must be 'auto' or an integer of at least 1, got {jobs!r}")
     return min(most, runs)
-
-
-def _one_by_one(runs: Runs, observer: RunObserver, request: StopRequest, strict: bool) -> list[NonFiniteError]:
-    """Carry out the runs, one after another, and return the errors of those that diverged."""
-    failures = []
-    for spec, directory in runs:
-        try:
-            RunExecution(spec, directory, observer, request, strict).carry_out()
-        except NonFiniteError as error:
-            failures.append(error)
-            observer.run_failed(spec, error)
-    return failures
 
 
 def run_directory(spec: RunSpec, study_path: Path) -> RunDirectory:
@@ -181,15 +177,6 @@ def writing_study(path: Path) -> Iterator[None]:
     with locked(path / ".lock", f"--out {path} is being written by another study"):
         sweep(path)
         yield
-
-
-def begin_study(spec: StudySpec, path: Path) -> None:
-    """Make the study's folder and write its configuration.
-
-    Raises InputError if it cannot be written, or as `check_study_folder` does.
-    """
-    check_study_folder(spec, path)
-    write_study(spec, path)
 
 
 def check_study_folder(spec: StudySpec, path: Path) -> None:
@@ -277,7 +264,11 @@ def extend_run(directory: RunDirectory, rounds: int, strict: bool = False) -> Ru
     spec = directory.spec()
     longer = _with_more(spec, rounds, directory.path)
     with directory.writing():
-        _check_resumable(longer, directory, strict)
+        if directory.is_finished and not directory.checkpoints:
+            raise InputError(f"{directory.path} cannot be extended: it has no checkpoint")
+        with closing(longer.build(directory.state)) as sim, warnings.catch_warnings():
+            warnings.simplefilter("ignore", ChangedWarning)  # the run warns when it is resumed
+            load_newest_checkpoint(sim, directory, strict)
         directory.reopen(longer)
     return longer
 
@@ -313,12 +304,3 @@ def _with_more(spec: Spec, rounds: int, path: Path) -> Spec:
         raise InputError(f"--rounds {rounds}: {label} depends on the planned {spec.rounds} rounds, so "
                          f"{path} cannot get more; start a new run with --out")  # fmt: skip
     return with_rounds(spec, rounds)
-
-
-def _check_resumable(spec: RunSpec, directory: RunDirectory, strict: bool) -> None:
-    """Raise InputError unless the newest undamaged checkpoint can be loaded for `spec`."""
-    if directory.is_finished and not directory.checkpoints:
-        raise InputError(f"{directory.path} cannot be extended: it has no checkpoint")
-    with closing(spec.build(directory.state)) as sim, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ChangedWarning)  # the run warns when it is resumed
-        load_newest_checkpoint(sim, directory, strict)

@@ -18,7 +18,7 @@ from ..files import locked, make_folder, sweep
 from ..rounds.checksums import Checksums
 from .interrupt import StopRequest, stop_between_rounds
 from .ledger import CURVES, LEDGER, Ledger, Tried, ranked, survivors
-from .run_directory import RunDirectory, difference
+from .run_directory import difference
 from .runner import RunObserver
 from .selection import study_of
 from .spec import Experiment, RunSpec, StudySpec
@@ -168,28 +168,19 @@ def _step(
     for trial, directory in runs:
         if directory.has_begun:
             directory.check_same_run(trial, any_rounds=True)
-            if directory.spec().rounds < rounds:  # finished, or killed while it was extended
-                _extend(directory, rounds, strict)
-    left = [(trial, directory) for trial, directory in runs if not _is_longer(directory, rounds)]
+            own = directory.spec()
+            if own.rounds < rounds and directory.checkpoints:  # finished, or killed while it was extended
+                extend_run(directory, rounds, strict)
+            elif own.rounds < rounds:
+                with directory.writing():
+                    directory.reopen(with_rounds(own, rounds))
+    # After its ledger was lost, a trial may have finished more rounds, of which the first ones are the same.
+    left = [(trial, one) for trial, one in runs if not (one.is_finished and one.spec().rounds > rounds)]
     number = number_of_jobs(jobs, ledger.spec.device, len(left) or 1)
     carry_out_all(left, number, observer, request, strict)
     return [
         ledger.entry(place, one, rounds) for place, configurations in enumerate(remaining) for one in configurations
     ]
-
-
-def _is_longer(directory: RunDirectory, rounds: int) -> bool:
-    """Tell whether a trial has finished more rounds, after its ledger was lost; its first rounds are the same."""
-    return directory.is_finished and directory.spec().rounds > rounds
-
-
-def _extend(directory: RunDirectory, rounds: int, strict: bool) -> None:
-    """Give a trial more rounds; without a checkpoint it starts over."""
-    if directory.checkpoints:
-        extend_run(directory, rounds, strict)
-    else:
-        with directory.writing():
-            directory.reopen(with_rounds(directory.spec(), rounds))
 
 
 def _at(ledger: Sequence[Tried], place: int, rounds: int) -> list[Tried]:
