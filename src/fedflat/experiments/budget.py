@@ -1,7 +1,7 @@
 """Estimates what runs will cost before anything is trained: minibatch gradients, bytes sent, memory and hours.
 
 `run_budget` reads a configuration, `simulation_budget` a built simulation, which knows the clients' real sizes and can
-run some steps as a trial. `speed_of` measures seconds per gradient, from which `Speed.hours` gives a time.
+run some steps as a trial. `speed_of` measures seconds per gradient, from which `Speed.seconds` gives a time.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ class Speed:
     gradient: Seconds  # for one minibatch gradient
     evaluation: Seconds  # for evaluating one sample
 
-    def hours(self, budget: Budget) -> float:
-        """Return the hours of all gradients and evaluations in sequence, without a method's other work."""
-        return (budget.gradients * self.gradient + budget.evaluated_samples * self.evaluation) / 3600
+    def seconds(self, budget: Budget | RunBudget) -> float:
+        """Return the seconds of all gradients and evaluations in sequence, without a method's other work."""
+        return budget.gradients * self.gradient + budget.evaluated_samples * self.evaluation
 
 
 _SPEEDS = TypeAdapter(dict[str, Speed])

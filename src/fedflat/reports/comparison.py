@@ -257,12 +257,15 @@ def _value(run: FinishedRun, name: str) -> Any:
 def notes(groups: Sequence[Group], pairs: Sequence[Group | None], baseline: str, protocol: Protocol) -> list[str]:
     """Return the caveats of the comparison, as sentences."""
     runs = [run for group in groups for run in group.runs]
+    seeds = {group.label: sorted(run.seed for run in group.runs) for group in groups}
+    other = [(group.label, pair.label) for group, pair in zip(groups, pairs, strict=True)
+             if pair is not None and seeds[group.label] != seeds[pair.label]]  # fmt: skip
     return [
         *_unpaired(groups, pairs, baseline),
         *_own_training(groups),
         *([f"{BF16.capitalize()}."] if any(_value(run, "precision") == "bf16" for run in runs) else []),
         *(["Runs have different numbers of rounds."] if len({run.summary["rounds"] for run in runs}) > 1 else []),
-        *(_other_seeds(groups, pairs)),
+        *(f"Not paired: {ours} has seeds {seeds[ours]}, {theirs} has {seeds[theirs]}." for ours, theirs in other),
         *(_long_mean(runs) if protocol == "last" else ()),
     ]
 
@@ -285,14 +288,6 @@ def _own_training(groups: Sequence[Group]) -> Iterator[str]:
     own, ways = dict(clients), set(clients)
     if len(own) > 1 and len(ways) == len({method for _, method in ways}):
         yield f"Local training has settings of their own for some methods: see {', '.join(own.values())} below."
-
-
-def _other_seeds(groups: Sequence[Group], pairs: Sequence[Group | None]) -> Iterator[str]:
-    for group, reference in zip(groups, pairs, strict=True):
-        if reference is not None:
-            own, theirs = (sorted(run.seed for run in runs) for runs in (group.runs, reference.runs))
-            if own != theirs:
-                yield f"Not paired: {group.label} has seeds {own}, {reference.label} has {theirs}."
 
 
 def _long_mean(runs: Sequence[FinishedRun]) -> Iterator[str]:

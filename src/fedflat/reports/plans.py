@@ -89,7 +89,7 @@ def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | Non
         speed = speed_of(runs[0], measure=measure)
     except MissingPackageError:
         speed = None
-    return work, None if speed is None else speed.hours(work)
+    return work, None if speed is None else speed.seconds(work) / 3600
 
 
 def _cost_texts(work: Budget | None, hours: float | None) -> list[str]:
