@@ -74,14 +74,9 @@ def landscape(
     its figures as SVG, and the numbers (surfaces/*.npz, landscape.json). Finished surfaces are kept:
     the same command continues after Ctrl-C.
     """
-    from ..experiments.landscapes import (
-        SurfaceSettings,
-        feature_task,
-        plane_task,
-        surface_tasks,
-        writing_pictures,
-    )
+    from ..experiments.landscapes import SurfaceSettings, feature_task, plane_task, surface_tasks
     from ..experiments.measuring import LoadedRun, shown_runs
+    from ..files import writing
 
     if code:
         context.with_resource(allow_code())
@@ -92,7 +87,7 @@ def landscape(
         given = LoadedRun(), runs, settings, folder / "surfaces"
         tasks: list[SurfaceTask[Any]] = [plane_task(*given)] if plane else [*surface_tasks(*given)]
         tasks += [feature_task(given[0], run, seed, given[-1]) for run in runs if features]
-    with writing_pictures(folder):
+    with writing(folder / "surfaces", f"--out {folder} is being written by another process"):
         _draw(Console(), tasks, runs, folder)
 
 

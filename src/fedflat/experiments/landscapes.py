@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..core.progress import Progress, Steps
 from ..data.types import Index
-from ..files import locked, make_folder, sweep, write_atomically
+from ..files import write_atomically
 from ..metrics.features import FeatureMap, feature_map
 from ..metrics.flatness.subject import MAX_SAMPLES, Subject
 from ..metrics.flatness.surface import Surface, grid, losses_on, marks_on, plane_through, random_plane, spanned
@@ -83,18 +82,6 @@ class SurfaceTask(Generic[Picture]):
         picture = self.work(progress)
         picture.save(self.path)
         return picture
-
-
-@contextmanager
-def writing_pictures(folder: Path) -> Iterator[None]:
-    """Make `folder` and its subfolder `surfaces`, and hold their lock inside the block.
-
-    Raises InputError if they cannot be made, or if another process writes there.
-    """
-    make_folder(folder / "surfaces")
-    with locked(folder / "surfaces" / ".lock", f"--out {folder} is being written by another process"):
-        sweep(folder / "surfaces")
-        yield
 
 
 @dataclass(frozen=True)

@@ -185,8 +185,20 @@ class RunDirectory:
                 self.checksums.remove(name)
 
     def add_segment(self, sim: Simulation, spec: RunSpec) -> None:
-        """Add the versions, the machine and the user's code of the next rounds to env.json."""
-        new: dict[str, Any] = {"from round": sim.t, **environment(sim)}
+        """Add versions, machine, device, all settings and the user's code of the next rounds to env.json."""
+        new: dict[str, Any] = {
+            "from round": sim.t,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": versions(RECORDED) | {"python": platform.python_version()},
+            "commit": commit_of_code(),
+            "platform": platform.platform(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "workers": sim.workers,
+            "device": device_name(sim.device),
+            "executor": {"name": sim.choice.name, "reason": sim.choice.reason, "seconds per step": sim.choice.seconds},
+            "settings": sim.settings(),
+        }
         if spec.outside_names():
             new["code"] = spec.code()
 
@@ -293,22 +305,6 @@ class RunDirectory:
         if not (self.path / "flatness.json").exists():
             return []
         return read_findings(self.checksums.check("flatness.json"))
-
-
-def environment(sim: Simulation) -> dict[str, Any]:
-    """Return versions, machine, device and all settings that the rounds depend on, as values for a JSON file."""
-    return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(RECORDED) | {"python": platform.python_version()},
-        "commit": commit_of_code(),
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "workers": sim.workers,
-        "device": device_name(sim.device),
-        "executor": {"name": sim.choice.name, "reason": sim.choice.reason, "seconds per step": sim.choice.seconds},
-        "settings": sim.settings(),
-    }
 
 
 @dataclass(frozen=True, repr=False)

@@ -113,19 +113,19 @@ def _plain_table(table: dict[str, Any]) -> dict[str, Any]:
 Table = Annotated[dict[Key, Any], AfterValidator(_plain_table)]
 
 
-class _Client(_FilePart):
-    """Local training: the settings that pages show."""
+def _required(**kinds: Any) -> type[_FilePart]:
+    """Return a part with these keys, all required."""
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items()}
+    return pydantic.create_model("_Required", __base__=_FilePart, **fields)
 
-    lr: Amount
-    lr_decay: Amount
-    epochs: int | None
-    steps: int | None
-    batch_size: int | None
-    weight_decay: Amount
-    max_norm: Loss
-    momentum: Amount
-    wd_scope: Text
-    clip_scope: Text
+
+# The settings of local training, of the model and of differential privacy that pages show.
+_Client = _required(
+    lr=Amount, lr_decay=Amount, epochs=int | None, steps=int | None, batch_size=int | None, weight_decay=Amount,
+    max_norm=Loss, momentum=Amount, wd_scope=Text, clip_scope=Text,
+)  # fmt: skip
+_Model = _required(parameters=Annotated[int, Field(ge=1)], dtype=Text)
+_Privacy = _required(noise=Text)
 
 
 class _Participation(_FilePart):
@@ -143,19 +143,6 @@ class _Data(_FilePart):
     name: Text
     clients: int = Field(ge=1, le=MAX_CLIENTS)
     partition: Table | Text
-
-
-class _Model(_FilePart):
-    """The size and type of the model."""
-
-    parameters: int = Field(ge=1)
-    dtype: Text
-
-
-class _Privacy(_FilePart):
-    """Differential privacy: the settings that pages show."""
-
-    noise: Text
 
 
 class _Settings(_FilePart):
@@ -208,12 +195,6 @@ class Summary(_FilePart):
     cost: dict[Key, int]
     architecture: _Architecture | None  # None for a module of the user's own
     samples: SampleKind
-
-
-def _required(**kinds: Any) -> type[_FilePart]:
-    """Return a part with these keys, all required."""
-    fields: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items()}
-    return pydantic.create_model("_FurtherNumbers", __base__=_FilePart, **fields)
 
 
 # The further numbers of a summary with a test set, with validation samples, or with both, by the first one of each.

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -17,7 +17,7 @@ from ..core.errors import ChangedWarning, InputError, NonFiniteError
 from ..core.object_references import allow_code
 from ..core.plain_numbers import takes_numbers
 from ..engine.ranks import is_launched
-from ..files import flush_folder, locked, make_folder, sweep, system_errors
+from ..files import flush_folder, make_folder, system_errors, writing
 from ..rounds.checksums import Checksums
 from ..rounds.device import usable_device
 from .config_errors import validated
@@ -30,6 +30,7 @@ from .spec import Experiment, RunSpec, StudySpec
 
 Jobs = int | Literal["auto"]
 EXTENSIBLE = ("methods", "seeds", "protocol", "grid")  # settings that may change when a study is extended
+BUSY = "--out {} is being written by another study"
 Spec = TypeVar("Spec", bound=Experiment)
 
 
@@ -102,7 +103,7 @@ def carry_out_studies(
     number = min(number_of_jobs(jobs, spec.device, len(queue)) for spec in specs.values())
     with ExitStack() as locks, stop_between_rounds() as request:
         for path, spec in specs.items():
-            locks.enter_context(writing_study(path))
+            locks.enter_context(writing(path, BUSY.format(path)))
             check_study_folder(spec, path)
             write_study(spec, path)
         failures = carry_out_all(queue, number, observer or RunObserver(), request, strict)
@@ -168,15 +169,6 @@ def check_folders(runs: Runs) -> None:
             raise InputError(
                 f"two runs of {spec.label} have one folder, {directory.path}: {found}; leave out one value"
             )
-
-
-@contextmanager
-def writing_study(path: Path) -> Iterator[None]:
-    """Make the folder and hold its lock inside the block. Raises InputError if another process writes it."""
-    make_folder(path)
-    with locked(path / ".lock", f"--out {path} is being written by another study"):
-        sweep(path)
-        yield
 
 
 def check_study_folder(spec: StudySpec, path: Path) -> None:
@@ -282,7 +274,7 @@ def extend_study(path: Path, rounds: int, strict: bool = False) -> StudySpec:
     if "rounds" in spec.grid:
         raise InputError(f"--rounds {rounds}: the grid of {path} has the rounds of each run; change the grid")
     longer = _with_more(spec, rounds, path)
-    with writing_study(path):
+    with writing(path, BUSY.format(path)):
         for before, after in zip(spec.runs(), longer.runs(), strict=True):
             old, new = run_directory(before, path), run_directory(after, path)
             if not old.has_begun or new.path.exists():

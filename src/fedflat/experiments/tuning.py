@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
-from ..files import locked, make_folder, sweep
+from ..files import writing
 from ..rounds.checksums import Checksums
 from .interrupt import StopRequest, stop_between_rounds
 from .ledger import CURVES, LEDGER, Ledger, Tried, ranked, survivors
@@ -130,13 +130,11 @@ def _writing(spec: TuningSpec, path: Path) -> Iterator[None]:
     for name in ("config.toml", "study.toml"):
         if (path / name).exists():
             raise InputError(f"--out {path} holds a run or a study; choose another folder for a search")
-    make_folder(path)
     checksums = Checksums(path, required=True)
-    with locked(path / ".lock", f"--out {path} is being written by another search"):
+    with writing(path, f"--out {path} is being written by another search"):
         for name in (LEDGER, CURVES, WINNERS):
             if not (path / name).exists():
                 checksums.remove(name)
-        sweep(path)
         if (path / SETTINGS).exists():
             old, new = (comparable(one) for one in (settings_of(path), spec))
             if found := difference(old, new):

@@ -9,7 +9,6 @@ from math import atanh, sqrt, tanh
 import numpy as np
 from matplotlib import rc_context
 
-from ..metrics.flatness import Curve
 from .columns import Column, measure_cell, measure_title
 from .comparison_data import ComparisonData, Row
 from .comparison_data import accuracy as accuracy_of
@@ -99,8 +98,12 @@ def _figure(rows: Sequence[Row], called: Sequence[str], name: str) -> str:
         ends = []
         for row, label, style in zip(rows, called, line_styles(rows), strict=True):
             curves = [run.flatness.curves[name] for run in row.runs]
+            x, error = np.array(curves[0].x), curves[0].error
             with np.errstate(all="ignore"):  # a loss may be infinite
-                x, y, band = _over_seeds(curves)
+                # Curves whose x differ, such as densities, are interpolated at the x of the first one.
+                ys = np.array([np.interp(x, curve.x, curve.y) for curve in curves])
+                y, band = ys.mean(0), None if error is None else np.array(error)
+                band = ys.std(0, ddof=1) if len(curves) > 1 else band
             axes.plot(x, y, **style)
             if band is not None:
                 axes.fill_between(x, y - band, y + band, color=style["color"], alpha=0.12, linewidth=0)
@@ -117,15 +120,3 @@ def _figure(rows: Sequence[Row], called: Sequence[str], name: str) -> str:
             ends = [end for end in ends if end[1] > 0]
         label_ends(axes, ends)
         return inline(figure, measure_title(name))
-
-
-def _over_seeds(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return x, mean y, and half the width of a band: the error of one seed's curve, else the deviation over seeds.
-
-    Curves whose x differ, such as densities, are interpolated at the x of the first one.
-    """
-    x = np.array(curves[0].x)
-    ys = np.array([np.interp(x, curve.x, curve.y) for curve in curves])
-    if len(curves) > 1:
-        return x, ys.mean(0), ys.std(0, ddof=1)
-    return x, ys[0], None if curves[0].error is None else np.array(curves[0].error)

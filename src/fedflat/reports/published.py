@@ -8,7 +8,7 @@ from math import inf
 
 from ..experiments.recipe import Number, Published
 from ..methods import plain
-from .comparison_data import ComparisonData, Row, Target
+from .comparison_data import ComparisonData, Row
 from .text_table import NOTHING
 
 ACCURACY = "test accuracy %"  # the published quantity that has columns of its own in the comparison table
@@ -107,15 +107,11 @@ def _ours(row: Row, quantity: str, rows: Sequence[Row]) -> str | None:
             return f"{rounds:.0f} ({len(target.plain)}/{len(row.runs)})"
         for name, field in RELATIVE.items():
             if quantity == f"{name} {to}, relative to FedAvg":
-                return _relative(target, [other.reached[place] for other in rows if other.label == "FedAvg"], field)
+                of_fedavg = [other.reached[place] for other in rows if other.label == "FedAvg"]
+                ours, theirs = target.mean(field), of_fedavg[0].mean(field) if len(of_fedavg) == 1 else None
+                return f"{ours / theirs:.2f}" if ours is not None and theirs else None  # both must reach it
     mean, spread, factor = OURS.get(quantity, ("", None, 1))
     if mean not in row.estimates:
         return None
     names = [name for name in (mean, spread) if name]
     return " ± ".join(f"{factor * row.estimates[name].mean:.4g}" for name in names)
-
-
-def _relative(target: Target, of_fedavg: Sequence[Target], field: str) -> str | None:
-    """Return the cost of a target relative to FedAvg; None unless both reached it and FedAvg has exactly one row."""
-    ours, theirs = target.mean(field), of_fedavg[0].mean(field) if len(of_fedavg) == 1 else None
-    return f"{ours / theirs:.2f}" if ours is not None and theirs else None

@@ -13,7 +13,7 @@ from ..experiments.csv_text import without_formula
 from ..experiments.statistics import Difference
 from ..metrics.flatness import Flatness
 from .columns import Column, caption, columns, measure_title, target_columns
-from .comparison_data import ComparisonData, Row
+from .comparison_data import ComparisonData
 from .published import published_lines
 from .text_table import NOTHING, text_table
 
@@ -34,7 +34,10 @@ def headline(comparison: ComparisonData) -> str:
     rows = {row.label: row.difference for row in comparison.rows if row.difference is not None}
     accuracy = "test accuracy" + (", chosen on the test set," if comparison.protocol == "best-test" else "")
     if not rows:
-        return _alone(comparison.rows)
+        alone = max(comparison.rows, key=lambda row: row.accuracy.mean)
+        spread = "" if alone.accuracy.std is None else f" ± {100 * alone.accuracy.std:.2f}"
+        reached = f"{100 * alone.accuracy.mean:.2f}{spread} % test accuracy ({_seeds(alone.accuracy.n)})"
+        return f"{alone.label} has {reached}; there is nothing to compare it with."
     ahead = sorted((label for label, d in rows.items() if d.low is not None and d.low > 0), key=lambda n: -rows[n].mean)
     best = ahead[0] if ahead else max(rows, key=lambda label: rows[label].mean)
     first = rows[best]
@@ -53,14 +56,6 @@ def headline(comparison: ComparisonData) -> str:
         return f"{comparison.baseline} is ahead of all others; {behind} ({_interval(first)})."
     highest = f"the highest difference is {best}'s, {100 * first.mean:+.2f} points of {accuracy}"
     return f"Nobody is certainly ahead of {comparison.baseline}: {highest} ({_interval(first)})."
-
-
-def _alone(rows: Sequence[Row]) -> str:
-    """Return the headline of a comparison without a baseline."""
-    best = max(rows, key=lambda row: row.accuracy.mean)
-    spread = "" if best.accuracy.std is None else f" ± {100 * best.accuracy.std:.2f}"
-    reached = f"{100 * best.accuracy.mean:.2f}{spread} % test accuracy ({_seeds(best.accuracy.n)})"
-    return f"{best.label} has {reached}; there is nothing to compare it with."
 
 
 def _points(d: Difference) -> str:
