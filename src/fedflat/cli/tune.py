@@ -18,8 +18,7 @@ from .run import DryRunOption, JobsOption, KeysOption, StrictOption, number_of_j
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..experiments.selection import RankedSettings
-    from ..experiments.tuning import Tuned
+    from ..experiments.tuning import RankedSettings, Tuned
     from ..experiments.tuning_spec import TuningSpec
 
 
@@ -139,8 +138,8 @@ def best(
     mean over the last evaluations of a run and over the seeds. The study needs data.validation. Compare the chosen
     settings by seeds that were not used to choose: `fedflat compare chosen.toml --seeds 10 --seeds 11 --seeds 12`.
     """
-    from ..experiments.selection import choices, chosen_study
     from ..experiments.studies import stored_study
+    from ..experiments.tuning import choices, chosen_study
     from ..files import write_atomically
 
     console, (spec, runs) = Console(), stored_study(folder)
