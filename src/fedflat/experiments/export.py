@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -46,7 +47,7 @@ def export(run: StoredRun, folder: Path) -> list[str]:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; give a new folder")
-    model, spec = run.model, run.spec
+    model, initial = run.model, run.initial_model
     make_folder(folder)
     network = adapted_network(model)
     if network is None:
@@ -54,12 +55,11 @@ def export(run: StoredRun, folder: Path) -> list[str]:
         names, snippet = [MODEL], _MODEL_SNIPPET
     else:
         names, snippet = export_adapter(network, folder), _ADAPTER_SNIPPET
-        if all(spec.model.options.get(name) is None for name in ("path", "pretrained")):  # frozen by the run's seed
-            _write_state(network_of(spec.model_copy(update={"adapter": None}).module()), folder / BASE)
+        if all(initial.options.get(name) is None for name in ("path", "pretrained")):  # its base is that of the seed
+            _write_state(network_of(replace(initial, adapter=None).module()), folder / BASE)
             names, snippet = [*names, BASE], _FRESH_SNIPPET
-    classes, shape = spec.classes_and_shape()
-    options = "".join(f", {name}={value!r}" for name, value in spec.model.options.items())
-    built = f"fedflat.models.build({spec.model.name!r}, classes={classes}, shape={shape}{options})"
+    options = "".join(f", {name}={value!r}" for name, value in initial.options.items())
+    built = f"fedflat.models.build({initial.model!r}, classes={initial.classes}, shape={initial.shape}{options})"
     if network is not None and hasattr(network.base_model.model, "base_model_prefix"):
         built += ".network"
     write_atomically(folder / SNIPPET, lambda path: path.write_text(snippet.format(built=built)))

@@ -358,13 +358,7 @@ class StoredRun:
         Raises InputError for a run of a module of your own, use `load_into`, and if frozen parameters are not those
         that adapters were trained on.
         """
-        architecture = self._content.architecture
-        if architecture is None:
-            raise InputError(
-                f"{self.directory.path} was saved from Python and holds only the parameters; make the module and call "
-                "load_into(module)"
-            )
-        module = InitialModel.of_architecture(architecture.model_dump()).module()
+        module = self.initial_model.module()
         known = None if self.settings["adapter"] is None else self.settings["base_hash"]
         if known is not None and (found := frozen_hash(module)) != known:
             raise InputError(
@@ -372,6 +366,17 @@ class StoredRun:
                 f"config.toml names now has {found}; put the old files back"
             )
         return self.load_into(module)
+
+    @property
+    def initial_model(self) -> InitialModel:
+        """The description of the model before training. Raises InputError for a module of the user's own."""
+        architecture = self._content.architecture
+        if architecture is None:
+            raise InputError(
+                f"{self.directory.path} was saved from Python and holds only the parameters; make the module and call "
+                "load_into(module)"
+            )
+        return InitialModel.of_architecture(architecture.model_dump())
 
     def predict(self, x: Any, classes: bool = False) -> Tensor:
         """Predict as `Run.predict` does, on a GPU if there is one and the run's device was not the CPU.

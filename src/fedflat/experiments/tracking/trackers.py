@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -118,7 +119,7 @@ class CsvTracker(Tracker):
 
     def finish(self, summary: Mapping[str, float]) -> None:
         folder, text = self.run.directory.path, "name,value\n" + "".join(map(csv_line, summary.items()))
-        write_atomically(folder / SUMMARY, lambda path: _write(path, text))
+        write_atomically(folder / SUMMARY, partial(Path.write_text, data=text, newline=""))
         self.run.keep(TOOL, {name: digest_of(folder / name) for name in (METRICS, SUMMARY)})
 
     def _rewrite(self, columns: list[str], row: Mapping[str, float]) -> None:
@@ -126,7 +127,7 @@ class CsvTracker(Tracker):
         old = read_text(self.path, MOST).splitlines()[1:] if self.next_step else []
         more = "," * (len(columns) - len(self.columns))
         table = [csv_line(columns), *(f"{line}{more}\n" for line in old), csv_line(row.get(name) for name in columns)]
-        write_atomically(self.path, lambda path: _write(path, "".join(table)))
+        write_atomically(self.path, partial(Path.write_text, data="".join(table), newline=""))
         self.columns = columns
 
 
@@ -138,19 +139,11 @@ def check_csv(folder: Path) -> dict[str, str]:
     """
     digests = kept_states(folder).get(TOOL)
     if digests:
-        return {name: _problem(folder / name, str(digests.get(name))) for name in (METRICS, SUMMARY)}
+        found = {name: digest_of(folder / name) if (folder / name).is_file() else None for name in (METRICS, SUMMARY)}
+        return {name: "it is missing" if digest is None else "" if digest == digests.get(name)
+                else "its SHA-256 is another one" for name, digest in found.items()}  # fmt: skip
     is_ours = (folder / METRICS).exists() and read_text(folder / METRICS, MOST).startswith("t,")
     return {STATE: "it is missing"} if is_ours and not (folder / STATE).exists() else {}
-
-
-def _problem(path: Path, digest: str) -> str:
-    if not path.is_file():
-        return "it is missing"
-    return "" if digest_of(path) == digest else "its SHA-256 is another one"
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, newline="")
 
 
 class TensorBoardTracker(Tracker):
