@@ -104,8 +104,7 @@ def carry_out_studies(
     with ExitStack() as locks, stop_between_rounds() as request:
         for path, spec in specs.items():
             locks.enter_context(writing(path, BUSY.format(path)))
-            check_study_folder(spec, path)
-            write_study(spec, path)
+            begin_study(spec, path)
         failures = carry_out_all(queue, number, observer or RunObserver(), request, strict)
     finished = [
         [StoredRun.open(directory.path) for _, directory in runs_of_study if directory.is_finished]
@@ -169,6 +168,12 @@ def check_folders(runs: Runs) -> None:
             raise InputError(
                 f"two runs of {spec.label} have one folder, {directory.path}: {found}; leave out one value"
             )
+
+
+def begin_study(spec: StudySpec, path: Path) -> None:
+    """Make the study's folder and write its configuration. Raises InputError as `check_study_folder` does."""
+    check_study_folder(spec, path)
+    write_study(spec, path)
 
 
 def check_study_folder(spec: StudySpec, path: Path) -> None:
