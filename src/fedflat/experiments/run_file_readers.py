@@ -193,7 +193,7 @@ class Summary(_FilePart):
     targets: list[dict[str, Any]] = Field(max_length=1000)
     settings: _Settings
     cost: dict[Key, int]
-    architecture: _Architecture | None  # None for a module of the user's own
+    architecture: _Architecture | None = None  # None for a module of the user's own
     samples: SampleKind
 
 
