@@ -104,7 +104,7 @@ def _rows(speeds: dict[Kind, Speed]) -> Iterator[tuple[str, ...]]:
     for cell, runs in cells():
         data, model, batch_size = kind_of(runs[0])
         if (data, model, batch_size) in speeds:
-            hours = speeds[data, model, batch_size].hours(budget_of_runs(runs))
+            hours = speeds[data, model, batch_size].seconds(budget_of_runs(runs)) / 3600
             groups.setdefault((cell.recipe.name, f"{data}, {model}"), []).append((hours, cell.name, len(runs)))
     for (recipe, kind), some in groups.items():
         least = min(some)

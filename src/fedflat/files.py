@@ -180,6 +180,18 @@ def locked(path: Path, busy: str) -> Iterator[None]:
         os.close(handle)
 
 
+@contextmanager
+def writing(folder: Path, busy: str) -> Iterator[None]:
+    """Make `folder`, hold the lock file in it inside the block, and remove temporary files of killed processes.
+
+    Raises InputError if it cannot be made, or, saying `busy`, if another process holds the lock.
+    """
+    make_folder(folder)
+    with locked(folder / ".lock", busy):
+        sweep(folder)
+        yield
+
+
 def read_bytes(path: Path, most: int = TEXT) -> bytes:
     """Read a regular file of at most `most` bytes. Raises InputError."""
     with system_errors(path, "read"):

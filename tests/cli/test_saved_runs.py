@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
+import torch
 
 import fedflat as ff
 
@@ -37,6 +39,16 @@ def test_what_needs_the_data_says_what_to_do(fedflat, runs: list[ff.Run], tmp_pa
     assert code == 2
     assert err.startswith("fedflat: saved was saved from Python and keeps neither data nor configuration; in Python ")
     assert err.count("\n") == 1
+
+
+def test_a_saved_run_is_exported_as_any_other(fedflat, runs: list[ff.Run], tmp_path: Path) -> None:
+    """Its summary has the arguments of its model."""
+    runs[0].save(tmp_path / "saved")
+    code, _, err = fedflat("export saved out")
+    assert (code, err) == (0, "")
+    loaded = runpy.run_path(str(tmp_path / "out" / "load.py"))["model"]
+    for own, trained in zip(loaded.parameters(), runs[0].model.parameters(), strict=True):
+        assert torch.equal(own, trained)
 
 
 def test_the_line_that_is_advised_works(runs: list[ff.Run], tmp_path: Path) -> None:

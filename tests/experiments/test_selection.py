@@ -15,9 +15,9 @@ from fedflat.core.errors import InputError
 from fedflat.experiments import runner
 from fedflat.experiments.run_directory import StoredRun
 from fedflat.experiments.run_file_readers import REQUIRED_COLUMNS
-from fedflat.experiments.selection import choices, chosen_study, validation_accuracy
 from fedflat.experiments.spec import StudySpec
 from fedflat.experiments.studies import begin_study, run_directory, stored_study
+from fedflat.experiments.tuning import choices, chosen_study, validation_accuracy
 from support.studies import run_spec
 
 GRID = {"FedSAM.rho": [0.1, 0.2], "client.lr": [0.1, 0.5], "partition.alpha": [0.1, 1.0]}

@@ -38,7 +38,7 @@ def test_hours_are_shown_where_the_speed_is_known(tmp_path: Path, monkeypatch: p
     speed = budget.speed_of(study.runs()[0])
     assert speed is not None
     rows = {row[0]: row for row in listing.recipe_rows("fedvssam")}
-    hours = speed.hours(budget.budget_of_runs(study.runs()))
+    hours = speed.seconds(budget.budget_of_runs(study.runs())) / 3600
     assert rows[RECIPE][-1] == (f"{hours:,.1f}" if hours >= 0.1 else "< 0.1")
     assert rows["fedvssam/table1"][-1] == text_table.NOTHING, "of another model"
 

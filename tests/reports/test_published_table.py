@@ -12,7 +12,7 @@ RUNS = [Fake("FedAvg", 0, [0.2, 0.75, 0.9]), Fake("FedSAM", 0, [0.2, 0.3, 0.5]),
 
 def lines(*published: Published, targets: tuple[float, ...] = (0.74,)) -> dict[str, list[str]]:
     comparison = ff.compare(RUNS, targets=targets, published=published)
-    return {line.title: list(line.cells) for line in published_lines(comparison)}
+    return published_lines(comparison)
 
 
 def test_rounds_to_a_target_stand_above_ours_and_why_there_are_none_is_told() -> None:

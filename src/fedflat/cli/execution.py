@@ -148,12 +148,12 @@ def carry_out_study(
 def show_cost(console: Console, spec: RunSpec) -> None:
     """Print the expected cost of a run, without training it."""
     from ..experiments.budget import simulation_budget
-    from ..experiments.study_plan import training_seconds, trial_cost
+    from ..experiments.study_plan import trial_cost
     from ..reports.plans import duration
 
     with closing(spec.build()) as sim:
         budget = simulation_budget(sim)
-        seconds = training_seconds(budget, trial_cost(spec, sim).speed)
+        seconds = trial_cost(spec, sim).speed.seconds(budget)
     console.say(*budget.lines(), f"time                  about {duration(seconds)}, without measures and checkpoints")
 
 

@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from typer.core import TyperCommand
 
 from ..core.errors import InputError, printable, shortened
-from ..core.registry import plain
+from ..core.registry import matching
 from ..reports.listing import listing, modules
 
 Kind = Literal["run", "study", "search"]  # of configuration
@@ -119,9 +119,9 @@ def _may_be_outside(section: str, words: Sequence[str]) -> bool:
     """Tell whether a method, or partition, may be a class outside this package: in a file, or by its name."""
     text = " ".join(words).replace("=", " ").split()
     given = [name for flag, name in pairwise(text) if flag in (f"--{section}", f"--{section}.name")]
-    inside = {plain(name) for name in (method_names() if section == "method" else partition_names())}
     in_file = bool(words) and not words[0].startswith("-")
-    return in_file or any(":" in word for word in words) or any(plain(name) not in inside for name in given)
+    inside = method_names() if section == "method" else partition_names()
+    return in_file or any(":" in word for word in words) or not all(matching(name, inside) for name in given)
 
 
 def unknown_flag(word: str, words: Sequence[str], known: Sequence[str]) -> InputError:

@@ -113,7 +113,8 @@ def _parsed(model: type[BaseModel], words: list[str], table: dict[str, Any]) -> 
     parsed, seen = dict[str, Any](), set[str]()
     for word, given, text in _given(words):
         info, key = _named(model, given, text)
-        if key in seen and not _may_repeat(info):
+        # A list, or a table without fixed fields, may be given in several flags.
+        if key in seen and getattr(info and info.annotation, "__origin__", None) not in (list, tuple, dict):
             raise InputError(f"--{printable(key)} is given twice")
         seen.add(key)
         if info is None and not _is_of_outside(key, words, table):
@@ -150,17 +151,13 @@ def _named(model: type[BaseModel], key: str, text: str) -> tuple[FieldInfo | Non
 
 def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
     """Return the field at a dotted key, of the first section that has it; None if absent, or inside a list."""
-    classes, info = field_classes(model), None
-    for part in key.split("."):
-        infos = [cls.fields[part] for cls in classes if part in cls.fields]
-        info = infos[0] if infos else None
-        classes = [cls for field in infos if not is_list(field) for cls in field_classes(field)]
-    return info
-
-
-def _may_repeat(info: FieldInfo | None) -> bool:
-    """Tell whether a flag may be repeated: a list, or a table without fixed fields."""
-    return getattr(info and info.annotation, "__origin__", None) in (list, tuple, dict)
+    owner, _, name = key.rpartition(".")
+    kinds: list[Any] = [model]
+    for part in owner.split(".") if owner else ():
+        fields = [cls.fields[part] for kind in kinds for cls in field_classes(kind) if part in cls.fields]
+        kinds = [field for field in fields if not is_list(field)]
+    classes = (cls for kind in kinds for cls in field_classes(kind))
+    return next((cls.fields[name] for cls in classes if name in cls.fields), None)
 
 
 def _is_of_outside(key: str, words: list[str], table: dict[str, Any]) -> bool:

@@ -27,18 +27,9 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 MOST_NODES = 16  # on one machine; each starts several processes with torch
-ClientsOption = Annotated[
-    int | None, typer.Option(help="Number of clients to start with; default data.clients, unless --shape is given.")
-]
 FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The server's folder of the federation.")]
 MemberArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of a member.")]
-OutOption = Annotated[
-    Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH-federation.")
-]
 DigestOption = Annotated[list[str], typer.Option(help="Digest of an app that may run here; may repeat.")]
-InsecureOption = Annotated[
-    bool, typer.Option("--insecure", help="Use no TLS and no keys; all processes are on the loopback in any case.")
-]
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -63,7 +54,9 @@ def export_study(
     context: typer.Context,
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="Settings of one run, as for `fedflat run`.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for the app.")],
-    clients: ClientsOption = None,
+    clients: Annotated[
+        int | None, typer.Option(help="Number of clients to start with; default data.clients, unless --shape is given.")
+    ] = None,
     *,
     settings: dict[str, Any],
 ) -> None:
@@ -99,8 +92,12 @@ def export_study(
 @with_settings
 def run_here(
     context: typer.Context,
-    out: OutOption = None,
-    insecure: InsecureOption = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results; default runs/METHOD-seedN-HASH-federation.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Use no TLS and no keys; all processes are on the loopback in any case.")
+    ] = False,
     own: Annotated[
         list[str] | None,
         typer.Option("--client", help="NAME=FOLDER with a client's own x.npy and y.npy; needs --shape; may repeat."),

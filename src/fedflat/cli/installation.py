@@ -196,12 +196,7 @@ def _problem(check: Callable[[Method], None], method: Method) -> str | None:
         text = str(error).splitlines()[0] if str(error) else ""
         if isinstance(error, BrokenPromiseError | InputError):
             return text.removeprefix(f"method {class_title(type(method))}: ")
-        return f"{type(error).__name__}: {text}{_line_of(error, method)}"
+        file = inspect.getsourcefile(type(method))  # of the error, if it was raised there, the line is named
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        return f"{type(error).__name__}: {text}" + (f" (line {lines[-1]})" if lines else "")
     return None
-
-
-def _line_of(error: Exception, method: Method) -> str:
-    """Return the line of the method's file that raised an error; empty if it was raised elsewhere."""
-    file = inspect.getsourcefile(type(method))
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return f" (line {lines[-1]})" if lines else ""

@@ -26,44 +26,33 @@ if TYPE_CHECKING:
 
 LONG = 20.0  # seconds of work from which an estimate is printed
 
-FoldersArgument = Annotated[list[Path], typer.Argument(help="Finished runs; of a study, every method's first seed.")]
-OutOption = Annotated[
-    Path | None, typer.Option(help="Folder to write to; default `landscape` in the folder of a single run or study.")
-]
-PointsOption = Annotated[int, typer.Option(help="Odd number of grid points on each axis.")]
-RangeOption = Annotated[
-    float, typer.Option("--range", help="Largest distance along each random direction, on both sides of the model.")
-]
-OneDimensionalOption = Annotated[
-    bool, typer.Option("--one-dimensional", help="Only profiles along one direction: 51 losses instead of 51 x 51.")
-]
-LocalOption = Annotated[
-    int, typer.Option(help="Also show the local models of this many clients after one extra, discarded round.")
-]
-PlaneOption = Annotated[
-    bool, typer.Option("--plane", help="Use the plane through the given models instead of random directions.")
-]
-FeaturesOption = Annotated[
-    bool, typer.Option("--features", help="Also map the last layer's inputs on 3000 test samples (t-SNE).")
-]
-MaxSamplesOption = Annotated[int, typer.Option(help="Number of training samples for the loss.")]
-SeedOption = Annotated[int, typer.Option(help="Seed of the random directions and of t-SNE.")]
-DataDirOption = Annotated[str | None, typer.Option(help="Folder with the data sets; default the run's.")]
-
 
 def landscape(
     context: typer.Context,
-    folders: FoldersArgument,
-    out: OutOption = None,
-    points: PointsOption = 51,
-    reach: RangeOption = 1.0,
-    one_dimensional: OneDimensionalOption = False,
-    local: LocalOption = 0,
-    plane: PlaneOption = False,
-    features: FeaturesOption = False,
-    max_samples: MaxSamplesOption = MAX_SAMPLES,
-    seed: SeedOption = 0,
-    data_dir: DataDirOption = None,
+    folders: Annotated[list[Path], typer.Argument(help="Finished runs; of a study, every method's first seed.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write to; default `landscape` in the folder of a single run or study."),
+    ] = None,
+    points: Annotated[int, typer.Option(help="Odd number of grid points on each axis.")] = 51,
+    reach: Annotated[
+        float, typer.Option("--range", help="Largest distance along each random direction, on both sides of the model.")
+    ] = 1.0,
+    one_dimensional: Annotated[
+        bool, typer.Option("--one-dimensional", help="Only profiles along one direction: 51 losses instead of 51 x 51.")
+    ] = False,
+    local: Annotated[
+        int, typer.Option(help="Also show the local models of this many clients after one extra, discarded round.")
+    ] = 0,
+    plane: Annotated[
+        bool, typer.Option("--plane", help="Use the plane through the given models instead of random directions.")
+    ] = False,
+    features: Annotated[
+        bool, typer.Option("--features", help="Also map the last layer's inputs on 3000 test samples (t-SNE).")
+    ] = False,
+    max_samples: Annotated[int, typer.Option(help="Number of training samples for the loss.")] = MAX_SAMPLES,
+    seed: Annotated[int, typer.Option(help="Seed of the random directions and of t-SNE.")] = 0,
+    data_dir: Annotated[str | None, typer.Option(help="Folder with the data sets; default the run's.")] = None,
     code: AllowCodeOption = False,
 ) -> None:
     """Show the loss around the models of finished runs: rotatable surfaces, contours, profiles.
@@ -85,14 +74,9 @@ def landscape(
     its figures as SVG, and the numbers (surfaces/*.npz, landscape.json). Finished surfaces are kept:
     the same command continues after Ctrl-C.
     """
-    from ..experiments.landscapes import (
-        SurfaceSettings,
-        feature_task,
-        plane_task,
-        surface_tasks,
-        writing_pictures,
-    )
+    from ..experiments.landscapes import SurfaceSettings, feature_task, plane_task, surface_tasks
     from ..experiments.measuring import LoadedRun, shown_runs
+    from ..files import writing
 
     if code:
         context.with_resource(allow_code())
@@ -103,7 +87,7 @@ def landscape(
         given = LoadedRun(), runs, settings, folder / "surfaces"
         tasks: list[SurfaceTask[Any]] = [plane_task(*given)] if plane else [*surface_tasks(*given)]
         tasks += [feature_task(given[0], run, seed, given[-1]) for run in runs if features]
-    with writing_pictures(folder):
+    with writing(folder / "surfaces", f"--out {folder} is being written by another process"):
         _draw(Console(), tasks, runs, folder)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from ..core.errors import InputError
 from ..core.object_references import allow_code
-from ..reports.listing import source_rows
+from ..reports.listing import listing
 from .console import Console
 from .flag_names import SettingsCommand, check_flags, source_names
 
@@ -20,7 +20,7 @@ data_app = typer.Typer(help="List data sets, prepare one, or show how one is spl
 def list_sources() -> None:
     """List the data sets that `--data.name` accepts, and the files of each."""
     console = Console()
-    for name, summary, files in source_rows():
+    for name, summary, files in listing()["sources"]:
         console.say(f"{name:<14} {summary}")
         console.say(f"{'':<14} files: {files}", style="dim")
 

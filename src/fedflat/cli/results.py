@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +49,7 @@ def report(
 
     The report of a federation, also while it runs, lists participating, missing and refused clients and all events.
     """
+    from ..experiments.run_directory import StoredRun
     from ..experiments.studies import load_study, runs_in_folder
     from ..reports.comparison import compare
     from ..reports.page import Chapter
@@ -59,35 +59,18 @@ def report(
     if any(is_federation(folder) for folder in folders):
         return _report_federation(console, folders, out)
     chosen = cast("Protocol | None", protocol)  # `compare` refuses an unknown one
-    if len(folders) == 1 and (folders[0] / "study.toml").exists():
-        spec = load_study(folders[0])
-        runs, missing = runs_in_folder(spec, folders[0])
-        if missing:
-            console.say(_left_out(missing, len(runs)))
-        comparison = compare(runs, targets=targets or spec.targets, protocol=chosen or spec.protocol)
-        return show(console, [Chapter(comparison)], out or folders[0])
-    runs = []
+    specs = {folder: load_study(folder) for folder in folders if (folder / "study.toml").exists()}
+    only = specs.get(folders[0]) if len(folders) == 1 else None  # the study, if nothing else is given
+    runs: list[StoredRun] = []
     for folder in folders:
-        finished, missing = _finished_in(folder)
+        finished, missing = runs_in_folder(specs[folder], folder) if folder in specs else ([StoredRun.open(folder)], 0)
         runs += finished
         if missing:
-            console.say(f"{folder}: {_left_out(missing, len(finished))}")
-    comparison = compare(runs, targets=targets or (), protocol=chosen or "last")
-    show(console, [Chapter(comparison)], out or Path("runs") / f"report-{_digest(runs)}")
-
-
-def _finished_in(folder: Path) -> tuple[list[StoredRun], int]:
-    """Return the finished runs of a study's folder, or the run in `folder`, and the number of unfinished ones."""
-    from ..experiments.run_directory import StoredRun
-    from ..experiments.studies import load_study, runs_in_folder
-
-    if (folder / "study.toml").exists():
-        return runs_in_folder(load_study(folder), folder)
-    return [StoredRun.open(folder)], 0
-
-
-def _left_out(missing: int, finished: int) -> str:
-    return f"{missing} of {missing + finished} runs are not finished and not shown"
+            where = "" if only else f"{folder}: "
+            console.say(f"{where}{missing} of {missing + len(finished)} runs are not finished and not shown")
+    wanted, shown = targets or (only.targets if only else ()), chosen or (only.protocol if only else "last")
+    place = folders[0] if only else Path("runs") / f"report-{_digest(runs)}"
+    show(console, [Chapter(compare(runs, targets=wanted, protocol=shown))], out or place)
 
 
 def is_federation(folder: Path) -> bool:
@@ -111,8 +94,9 @@ def _report_federation(console: Console, folders: list[Path], out: Path | None) 
 
 def _digest(runs: list[StoredRun]) -> str:
     """Return hexadecimal digits that identify these runs, in any order."""
-    names = sorted(f"{run.method}-seed{run.seed}-{run.digest()}" for run in runs)
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+    from ..rounds.settings import digest, settings_key
+
+    return digest(sorted(settings_key([run.settings, run.summary["rounds"]]) for run in runs), 16)
 
 
 def flatness(

@@ -47,10 +47,6 @@ AllowCodeOption = Annotated[
         help="Run the code that the folder's settings name, such as my.py:MyMethod; only for folders that you trust.",
     ),
 ]
-RoundsOption = Annotated[
-    int | None,
-    typer.Option("--rounds", metavar="N", help="Extend the run or study to N rounds in total, finished or not."),
-]
 TrackOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -58,24 +54,6 @@ TrackOption = Annotated[
         metavar="csv|tensorboard|wandb|mlflow",
         help="Also write every round to this tool; may repeat; all but csv need an extra of the installation.",
     ),
-]
-OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; default runs/METHOD-seedN-HASH.")]
-RanksOption = Annotated[
-    int,
-    typer.Option(
-        "--ranks", help="Processes of torchrun that share the clients of every round; no result depends on them."
-    ),
-]
-RestartsOption = Annotated[
-    int,
-    typer.Option("--max-restarts", help="With --ranks: how often torchrun restarts all ranks after one fails."),
-]
-GraceOption = Annotated[
-    int,
-    typer.Option("--grace", help="With --ranks: seconds to wait for ranks after a signal; must exceed one round."),
-]
-PatienceOption = Annotated[
-    float, typer.Option("--patience", help="Seconds that a rank waits for the others; must exceed one round.")
 ]
 DryRunOption = Annotated[
     bool,
@@ -92,11 +70,24 @@ def number_of_jobs(text: str) -> Jobs:
 
 def run(
     context: typer.Context,
-    out: OutOption = None,
-    ranks: RanksOption = 0,
-    max_restarts: RestartsOption = 0,
-    grace: GraceOption = GRACE,
-    patience: PatienceOption = PATIENCE,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run; default runs/METHOD-seedN-HASH.")] = None,
+    ranks: Annotated[
+        int,
+        typer.Option(
+            "--ranks", help="Processes of torchrun that share the clients of every round; no result depends on them."
+        ),
+    ] = 0,
+    max_restarts: Annotated[
+        int,
+        typer.Option("--max-restarts", help="With --ranks: how often torchrun restarts all ranks after one fails."),
+    ] = 0,
+    grace: Annotated[
+        int,
+        typer.Option("--grace", help="With --ranks: seconds to wait for ranks after a signal; must exceed one round."),
+    ] = GRACE,
+    patience: Annotated[
+        float, typer.Option("--patience", help="Seconds that a rank waits for the others; must exceed one round.")
+    ] = PATIENCE,
     strict: StrictOption = False,
     track: TrackOption = None,
     dry_run: DryRunOption = False,
@@ -242,7 +233,10 @@ def compare(
 def resume(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder of a run or of a study.")],
-    rounds: RoundsOption = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option("--rounds", metavar="N", help="Extend the run or study to N rounds in total, finished or not."),
+    ] = None,
     jobs: JobsOption = "1",
     strict: StrictOption = False,
     code: AllowCodeOption = False,

@@ -18,21 +18,13 @@ from .run import DryRunOption, JobsOption, KeysOption, StrictOption, number_of_j
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..experiments.schema import NamedObject
-    from ..experiments.selection import RankedSettings
-    from ..experiments.tuning import Tuned
+    from ..experiments.tuning import RankedSettings, Tuned
     from ..experiments.tuning_spec import TuningSpec
-
-OutOption = Annotated[Path | None, typer.Option(help="Folder for the search; default runs/NAME-OF-THE-FILE.")]
-ChosenOption = Annotated[
-    Path | None,
-    typer.Option(help="TOML file for a study of the best settings; numbered if the grid has several problems."),
-]
 
 
 def tune(
     context: typer.Context,
-    out: OutOption = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the search; default runs/NAME-OF-THE-FILE.")] = None,
     jobs: JobsOption = "1",
     strict: StrictOption = False,
     dry_run: DryRunOption = False,
@@ -83,35 +75,38 @@ def tune(
 
 def _plan(spec: TuningSpec) -> Table:
     """Return a table of the configurations and rounds of a search."""
+    from ..experiments.ledger import described
     from ..reports.text_table import text_table
 
-    steps = ", ".join(map(str, [0, *spec.tune.rounds[:-1]]))
+    rounds, rows = spec.tune.rounds, []
+    for method in spec.methods:
+        sizes = spec.sizes(len(spec.configurations_of(method)))
+        total = sum(size * (t - before) for size, t, before in zip(sizes, rounds, [0, *rounds], strict=False))
+        choices = described({key: f"[{choice}]" for key, choice in spec.box_of(method).items()})
+        rows.append((method.label, choices, ", ".join(map(str, sizes)), f"{total * len(spec.tune.seeds):,}"))
+    steps = ", ".join(map(str, [0, *rounds[:-1]]))
     return text_table(
         ("method", "chosen from", "configurations", "rounds"),
-        [_planned(spec, method) for method in spec.methods],
+        rows,
         ("method", "chosen from"),
         caption=f"configurations after {steps} rounds; total rounds, with {len(spec.tune.seeds)} seed(s)",
     )
 
 
-def _planned(spec: TuningSpec, method: NamedObject) -> tuple[str, str, str, str]:
-    """Return the row of one method in the table of a search."""
-    from ..experiments.ledger import described
-
-    rounds = spec.tune.rounds
-    sizes = spec.sizes(len(spec.configurations_of(method)))
-    total = sum(size * (t - before) for size, t, before in zip(sizes, rounds, [0, *rounds], strict=False))
-    choices = described({key: f"[{choice}]" for key, choice in spec.box_of(method).items()})
-    return method.label, choices, ", ".join(map(str, sizes)), f"{total * len(spec.tune.seeds):,}"
-
-
 def _table(results: list[Tuned]) -> Table:
     """Return a table of the winner of each method, and its gain over the settings of the file."""
+    from ..experiments.ledger import described
     from ..reports.text_table import text_table
 
+    rows = []
+    for tuned in results:
+        given, winner = (tried.score for tried in tuned.given)
+        gain = "–" if not isfinite(given) else f"{100 * (winner - given):+.2f} ({tuned.given[0].rounds})"
+        score, tried = f"{100 * tuned.winner.score:.2f}", str(len(tuned.steps[0]))
+        rows.append((tuned.label, described(tuned.winner.values), score, gain, tried))
     return text_table(
         ("method", "winner", "validation %", "gain", "tried"),
-        [_result_row(tuned) for tuned in results],
+        rows,
         ("method", "winner"),
         caption="validation accuracy in the last fifth of the rounds, mean over the seeds; "
         "gain: over the settings of the file, at the last step that they reached (rounds)",
@@ -127,19 +122,12 @@ def _tied(tuned: Tuned) -> str:
     )
 
 
-def _result_row(tuned: Tuned) -> tuple[str, str, str, str, str]:
-    """Return the row of one method in the table of winners."""
-    from ..experiments.ledger import described
-
-    given, winner = (tried.score for tried in tuned.given)
-    gain = "–" if not isfinite(given) else f"{100 * (winner - given):+.2f} ({tuned.given[0].rounds})"
-    score = f"{100 * tuned.winner.score:.2f}"
-    return tuned.label, described(tuned.winner.values), score, gain, str(len(tuned.steps[0]))
-
-
 def best(
     folder: Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study with a grid.")],
-    out: ChosenOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="TOML file for a study of the best settings; numbered if the grid has several problems."),
+    ] = None,
 ) -> None:
     """Choose each method's settings by accuracy on validation samples; the test set is not used.
 
@@ -150,8 +138,8 @@ def best(
     mean over the last evaluations of a run and over the seeds. The study needs data.validation. Compare the chosen
     settings by seeds that were not used to choose: `fedflat compare chosen.toml --seeds 10 --seeds 11 --seeds 12`.
     """
-    from ..experiments.selection import choices, chosen_study
     from ..experiments.studies import stored_study
+    from ..experiments.tuning import choices, chosen_study
     from ..files import write_atomically
 
     console, (spec, runs) = Console(), stored_study(folder)
@@ -160,7 +148,9 @@ def best(
         console.say(f"{missing} of {len(spec.runs())} runs are not finished and not considered")
     rankings = choices(runs)
     problems = list(dict.fromkeys(ranking.problem for ranking in rankings))
-    paths = [] if out is None else _paths(out, len(problems))
+    paths = [] if out is None else [out]
+    if out is not None and len(problems) > 1:
+        paths = [out.with_stem(f"{out.stem}-{i}") for i in range(1, len(problems) + 1)]
     for number, problem in enumerate(problems):
         own = [ranking for ranking in rankings if ranking.problem == problem]
         console.show(_best_table(own))
@@ -174,32 +164,22 @@ def best(
         )
 
 
-def _paths(out: Path, number: int) -> list[Path]:
-    """Return the files of `number` studies: `out` itself, or numbered files."""
-    return [out] if number == 1 else [out.with_stem(f"{out.stem}-{i}") for i in range(1, number + 1)]
-
-
 def _best_table(choices: list[RankedSettings]) -> Table:
     """Return a table of the best settings of each method, and their lead over the next ones."""
     from ..experiments.settings_tables import variants
     from ..reports.text_table import text_table
 
-    labels = [variants([candidate.spec.decisive() for candidate in choice.candidates])[0] for choice in choices]
+    rows = []
+    for choice in choices:
+        label = variants([candidate.spec.decisive() for candidate in choice.candidates])[0] or "the only ones"
+        first, *others = [candidate.validation for candidate in choice.candidates]
+        score = f"{100 * first.mean:.2f}" + ("" if first.std is None else f" ± {100 * first.std:.2f}")
+        lead = f"{100 * (first.mean - others[0].mean):+.2f}" if others else "–"
+        rows.append((choice.best.spec.method.label, label, score, lead, str(len(choice.candidates))))
     return text_table(
         ("method", "best settings", "validation %", "ahead", "settings"),
-        [
-            (choice.best.spec.method.label, label or "the only ones", *_numbers(choice))
-            for choice, label in zip(choices, labels, strict=True)
-        ],
+        rows,
         ("method", "best settings"),
         title=choices[0].problem or None,
         caption="validation accuracy: mean ± standard deviation over the seeds; ahead: of the second best setting",
     )
-
-
-def _numbers(choice: RankedSettings) -> tuple[str, str, str]:
-    """Return the validation accuracy of the best settings in percent, its lead, and the number of settings."""
-    first, *others = [candidate.validation for candidate in choice.candidates]
-    spread = "" if first.std is None else f" ± {100 * first.std:.2f}"
-    lead = f"{100 * (first.mean - others[0].mean):+.2f}" if others else "–"
-    return f"{100 * first.mean:.2f}{spread}", lead, str(len(choice.candidates))

@@ -57,6 +57,8 @@ def printable(text: str) -> str:
 
     Names come from files and networks; such characters could move a terminal's cursor or begin a new line.
     """
+    if text.isprintable():  # nearly always; then no character is of these kinds
+        return text
     return "".join(f"\\x{ord(c):02x}" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c for c in text)
 
 

@@ -27,7 +27,8 @@ def plain(name: str) -> str:
 
 def matching(name: str, known: Iterable[str]) -> str | None:
     """Return the name in `known` that equals `name` up to case, `-` and `_`; None if no name does."""
-    return next((one for one in known if plain(one) == plain(name)), None)
+    wanted = plain(name)
+    return next((one for one in known if plain(one) == wanted), None)
 
 
 def known_names(name: object, known: Iterable[str]) -> str:

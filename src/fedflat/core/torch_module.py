@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -86,10 +87,10 @@ class Restorer:
     """Undoes the changes that a pass with other parameters may leave in a module."""
 
     def __init__(self, module: nn.Module) -> None:
-        layers = [layer for _, layer in module.named_modules(remove_duplicate=False)]
+        uses = Counter([id(layer) for _, layer in module.named_modules(remove_duplicate=False)])
         self._computed = [(layer, name, x) for layer in module.modules() for name, x in vars(layer).items()
                           if isinstance(x, Tensor)]  # fmt: skip
-        self._twice = [(layer, name, p) for layer in module.modules() if sum(one is layer for one in layers) > 1
+        self._twice = [(layer, name, p) for layer in module.modules() if uses[id(layer)] > 1
                        for name, p in layer._parameters.items() if p is not None]  # fmt: skip
 
     def restore_parameters(self) -> None:

@@ -41,7 +41,7 @@ def save_run(run: Run, folder: Path) -> None:
     write_metrics_and_model(checksums, run)
     if run.flatness.findings:
         write_findings(checksums, run.flatness.findings)
-    write_summary(checksums, run, architecture=run.architecture)
+    write_summary(checksums, run)
 
 
 def write_counts(checksums: Checksums, counts: Index) -> None:
@@ -61,13 +61,10 @@ def write_findings(checksums: Checksums, findings: Sequence[Finding]) -> None:
     write_json(checksums, FLATNESS, [asdict(finding) for finding in findings])
 
 
-def write_summary(
-    checksums: Checksums, run: Run, targets: Sequence[float] = (), architecture: dict[str, Any] | None = None
-) -> None:
+def write_summary(checksums: Checksums, run: Run, targets: Sequence[float] = ()) -> None:
     """Write the summary, the last file of a run, which marks the run as finished.
 
     targets: accuracies; for each one the summary has the round and cost at which it was reached, plain and smoothed.
-    architecture: arguments of `fedflat.models.build`, for a run without config.toml.
     """
     reports = []
     for target in targets:
@@ -76,7 +73,7 @@ def write_summary(
         reports.append({"accuracy": target} | {name: cost and vars(cost) for name, cost in costs.items()})
     content = {"summary": run.summary, "targets": reports, "settings": run.settings, "cost": vars(run.cost)}
     content["samples"] = {name: value for name, value in vars(run.samples).items() if name != "vocabulary"}
-    write_json(checksums, SUMMARY, content | ({} if architecture is None else {"architecture": architecture}))
+    write_json(checksums, SUMMARY, content | {"architecture": run.architecture})
 
 
 def write_json(checksums: Checksums, name: str, content: object) -> None:

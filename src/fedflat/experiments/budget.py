@@ -1,7 +1,7 @@
 """Estimates what runs will cost before anything is trained: minibatch gradients, bytes sent, memory and hours.
 
 `run_budget` reads a configuration, `simulation_budget` a built simulation, which knows the clients' real sizes and can
-run some steps as a trial. `speed_of` measures seconds per gradient, from which `Speed.hours` gives a time.
+run some steps as a trial. `speed_of` measures seconds per gradient, from which `Speed.seconds` gives a time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from ..core.objective import Batch, Objective
 from ..core.space import Space
 from ..core.wrapper import serves_another
 from ..data import prepare
-from ..data.dataset import FileDataset, FoundDataset
 from ..data.sources import is_folder
 from ..data.types import Index
 from ..engine.executors.choice import Trial
@@ -108,9 +107,9 @@ class Speed:
     gradient: Seconds  # for one minibatch gradient
     evaluation: Seconds  # for evaluating one sample
 
-    def hours(self, budget: Budget) -> float:
-        """Return the hours of all gradients and evaluations in sequence, without a method's other work."""
-        return (budget.gradients * self.gradient + budget.evaluated_samples * self.evaluation) / 3600
+    def seconds(self, budget: Budget | RunBudget) -> float:
+        """Return the seconds of all gradients and evaluations in sequence, without a method's other work."""
+        return budget.gradients * self.gradient + budget.evaluated_samples * self.evaluation
 
 
 _SPEEDS = TypeAdapter(dict[str, Speed])
@@ -139,8 +138,11 @@ def run_budget(spec: RunSpec) -> RunBudget:
     evaluated = -(-spec.rounds // spec.eval_every) * (_models(method, clients) * test + share * train) + train
     rule = spec.participation if spec.privacy is None else {"bernoulli": spec.privacy.rate}
     cohorts = _cohorts(json.dumps(rule), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
-    known = spec.known_data
-    d = _trained_parameters(spec) if _is_made_for_real(spec) else _model_parameters(spec, known)
+    if _is_made_for_real(spec):
+        d = Space(spec.module()).d  # without parameters that an adapter freezes
+    else:
+        options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
+        d = _parameters(spec.model.name, *spec.classes_and_shape(), options)
     return _budget(method, client, sizes, cohorts, spec.rounds, d, spec.torch_dtype.itemsize, evaluated)
 
 
@@ -216,17 +218,6 @@ def _sample_counts(spec: RunSpec) -> tuple[int, int]:
 def _is_made_for_real(spec: RunSpec) -> bool:
     """Tell whether the model must be built to know its size: one from files, or with an adapter of `peft`."""
     return spec.adapter is not None or "path" in spec.model.options
-
-
-def _trained_parameters(spec: RunSpec) -> int:
-    """Return the number of trained parameters; those that an adapter freezes are not counted."""
-    return Space(spec.module()).d
-
-
-def _model_parameters(spec: RunSpec, known: FileDataset | FoundDataset) -> int:
-    """Return the number of parameters of the model for the samples of a known data set."""
-    options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
-    return _parameters(spec.model.name, known.classes, known.sample_shape(spec.sample_format), options)
 
 
 @cache

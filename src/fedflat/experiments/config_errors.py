@@ -42,16 +42,13 @@ def check_bounds(value: Any, path: tuple[str, ...] = ()) -> None:
     entries: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, dict):
         entries = value.items()
-    elif isinstance(value, list) and not _has_only_short_integers(value):
-        entries = enumerate(value)
+    elif isinstance(value, list):
+        # 64-bit integers need no check one by one: a cohort may have a million.
+        are_integers = all(type(entry) is int for entry in value)
+        if not (are_integers and value and min(value) >= -MAX_INTEGER and max(value) < MAX_INTEGER):
+            entries = enumerate(value)
     for key, entry in entries:
         check_bounds(entry, (*path, str(key)))
-
-
-def _has_only_short_integers(values: list[Any]) -> bool:
-    """Tell whether a list has only 64-bit integers, which need no check one by one: a cohort may have a million."""
-    are_integers = all(type(value) is int for value in values)
-    return are_integers and bool(values) and min(values) >= -MAX_INTEGER and max(values) < MAX_INTEGER
 
 
 def _problems_of_size(path: tuple[str, ...], value: Any) -> Iterator[str]:
@@ -102,16 +99,12 @@ def _first_problem(error: ValidationError, model: type[BaseModel]) -> str:
     elif first["type"] == "extra_forbidden":
         text = f"unknown key{_suggestion(first['loc'], model)}"
     elif first["type"] == "value_error":
-        text = str(cause)
-        key = "" if _begins_with_key(text, first["loc"]) else key
+        text, owner = str(cause), (*first["loc"], "")[0]
+        # A message may name its field itself, such as `client.epochs and client.steps exclude each other`.
+        key = "" if text.startswith((f"{owner}.", f"{owner}:", f"{owner} =")) else key
     else:
         text = f"{first['msg']}, got {short_repr(first['input'])}"
     return ": ".join(filter(None, (key, text))) + (f" (and {len(more)} more)" if more else "")
-
-
-def _begins_with_key(text: str, location: tuple[int | str, ...]) -> bool:
-    """Tell whether a message names its field itself, such as `client.epochs and client.steps exclude each other`."""
-    return bool(location) and text.startswith(tuple(f"{location[0]}{end}" for end in (".", ":", " =")))
 
 
 def _suggestion(location: tuple[int | str, ...], model: type[BaseModel]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -31,10 +31,10 @@ from ..engine.evaluation import classes_of
 from ..files import make_folder, read_text, write_atomically
 from .csv_text import csv_line
 from .run_directory import StoredRun
-from .spec import RunSpec
 
 MODEL, BASE, SNIPPET = "model.safetensors", "base.safetensors", "load.py"
 TABLES = (".csv", ".parquet")  # formats of predictions
+Samples = tuple[list[str], Iterator[Any]]  # names, and pieces
 AT_ONCE, BYTES = 1024, 2**28  # samples that are in memory at a time, and pixels of pictures
 
 
@@ -46,7 +46,7 @@ def export(run: StoredRun, folder: Path) -> list[str]:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; give a new folder")
-    model = run.model
+    model, initial = run.model, run.initial_model
     make_folder(folder)
     network = adapted_network(model)
     if network is None:
@@ -54,37 +54,21 @@ def export(run: StoredRun, folder: Path) -> list[str]:
         names, snippet = [MODEL], _MODEL_SNIPPET
     else:
         names, snippet = export_adapter(network, folder), _ADAPTER_SNIPPET
-        if not _is_pretrained(run.spec):
-            _write_state(_base(run.spec), folder / BASE)
+        if all(initial.options.get(name) is None for name in ("path", "pretrained")):  # its base is that of the seed
+            _write_state(network_of(replace(initial, adapter=None).module()), folder / BASE)
             names, snippet = [*names, BASE], _FRESH_SNIPPET
-    built = _built(run.spec, network)
+    options = "".join(f", {name}={value!r}" for name, value in initial.options.items())
+    built = f"fedflat.models.build({initial.model!r}, classes={initial.classes}, shape={initial.shape}{options})"
+    if network is not None and hasattr(network.base_model.model, "base_model_prefix"):
+        built += ".network"
     write_atomically(folder / SNIPPET, lambda path: path.write_text(snippet.format(built=built)))
     return [*names, SNIPPET]
-
-
-def _is_pretrained(spec: RunSpec) -> bool:
-    """Tell whether the frozen parameters are in files that the model's options name."""
-    return any(spec.model.options.get(name) is not None for name in ("path", "pretrained"))
-
-
-def _base(spec: RunSpec) -> nn.Module:
-    """Build the model without its adapter, with the frozen parameters of the run's seed."""
-    return network_of(spec.model_copy(update={"adapter": None}).module())
 
 
 def _write_state(model: nn.Module, path: Path) -> None:
     """Write all parameters and buffers by name."""
     state = {name: x.detach().cpu().contiguous().clone() for name, x in model.state_dict().items()}
     write_atomically(path, lambda temporary: temporary.write_bytes(save(state)))
-
-
-def _built(spec: RunSpec, network: Any | None) -> str:
-    """Return the Python expression that builds the untrained model."""
-    classes, shape = spec.classes_and_shape()
-    options = "".join(f", {name}={value!r}" for name, value in spec.model.options.items())
-    built = f"fedflat.models.build({spec.model.name!r}, classes={classes}, shape={shape}{options})"
-    inside = network is not None and hasattr(network.base_model.model, "base_model_prefix")
-    return f"{built}.network" if inside else built
 
 
 _MODEL_SNIPPET = """\
@@ -122,14 +106,6 @@ model.eval()
 """
 
 
-@dataclass(frozen=True)
-class _Samples:
-    """Named samples, read in pieces."""
-
-    names: list[str]
-    pieces: Iterator[Any]  # each of up to AT_ONCE samples
-
-
 def predict_file(run: StoredRun, source: Path, out: Path, scores: bool, probabilities: bool, progress: Progress) -> int:
     """Write the predictions of `run` for the samples in `source` to the new file `out`; return their number.
 
@@ -143,15 +119,15 @@ def predict_file(run: StoredRun, source: Path, out: Path, scores: bool, probabil
         raise InputError(f"--out {out} is there already; choose another name, or remove it")
     if probabilities and run.samples.task == "regression":
         raise InputError("--probabilities: a regression has none; its predictions are the numbers")
-    found, parts = _samples(source, run), list[Tensor]()
-    if not found.names:
+    (names, pieces), parts = _samples(source, run), list[Tensor]()
+    if not names:
         raise InputError(f"--input {source} has no samples")
-    for piece in found.pieces:
+    for piece in pieces:
         parts.append(run.predict(piece))
-        progress("samples", sum(map(len, parts)), len(found.names))
-    table = _table(found.names, torch.cat(parts), run.samples, scores, probabilities)
+        progress("samples", sum(map(len, parts)), len(names))
+    table = _table(names, torch.cat(parts), run.samples, scores, probabilities)
     write_atomically(out, partial(pq.write_table, table) if out.suffix == ".parquet" else partial(_write_csv, table))
-    return len(found.names)
+    return len(names)
 
 
 def _table(names: list[str], scores: Tensor, kind: SampleKind, with_scores: bool, probabilities: bool) -> pa.Table:
@@ -178,8 +154,8 @@ def _write_csv(table: pa.Table, path: Path) -> None:
             file.write(csv_line(row))
 
 
-def _samples(source: Path, run: StoredRun) -> _Samples:
-    """Read the samples in a file or a folder."""
+def _samples(source: Path, run: StoredRun) -> Samples:
+    """Read the samples in a file or a folder: their names, and pieces of up to `AT_ONCE` or, of texts, ten times it."""
     kind = run.samples
     if not source.exists():
         raise InputError(f"--input {source} is not there")
@@ -187,10 +163,10 @@ def _samples(source: Path, run: StoredRun) -> _Samples:
         return _of_pictures(source, run)
     if source.suffix == ".npz":
         x = read_samples(source)
-        return _Samples(list(map(str, range(len(x)))), _cut(x))
+        return _numbered(x)
     if source.suffix == ".txt":
         text = read_text(source, MAX_FILE_BYTES).removesuffix("\n")
-        return _of_texts(text.replace("\r\n", "\n").split("\n") if text else [])
+        return _numbered(text.replace("\r\n", "\n").split("\n") if text else [], 10 * AT_ONCE)
     if source.suffix == ".parquet":
         # imported here, because most inputs need no parquet
         from ..data.readers.parquet_columns import picture_column, text_column
@@ -199,20 +175,20 @@ def _samples(source: Path, run: StoredRun) -> _Samples:
             raise InputError(f"--input {source} has pictures or texts, and the run was trained on floats of shape "
                              f"{kind.shape}; give these as x in an npz")  # fmt: skip
         if kind.numbers != "pixels":
-            return _of_texts(text_column(source, "text"))
+            return _numbered(text_column(source, "text"), 10 * AT_ONCE)
         rows, encoded = picture_column(source, "image")
-        return _Samples(list(map(str, range(rows))), _decoded(encoded, _shape(source, run)))
+        return list(map(str, range(rows))), _decoded(encoded, _shape(source, run))
     raise InputError(f"--input {source} must be .npz, .parquet, .txt, a picture or a folder of pictures")
 
 
-def _of_pictures(source: Path, run: StoredRun) -> _Samples:
+def _of_pictures(source: Path, run: StoredRun) -> Samples:
     """Read a picture, or those in a folder and its subfolders, with their paths in it as names."""
     files = [source] if source.is_file() else [x for x in plain_files(source) if x.suffix.lower() in SUFFIXES]
     if not files:
         raise InputError(f"--input {source} has no pictures ({', '.join(sorted(SUFFIXES))})")
     names = [printable((path.relative_to(source) if path != source else Path(path.name)).as_posix()) for path in files]
     encoded = ((str(path), partial(read_regular, path, MAX_ENCODED_BYTES)) for path in files)
-    return _Samples(names, _decoded(encoded, _shape(source, run)))
+    return names, _decoded(encoded, _shape(source, run))
 
 
 def _shape(source: Path, run: StoredRun) -> Shape:
@@ -225,12 +201,10 @@ def _shape(source: Path, run: StoredRun) -> Shape:
     return run.picture_shape()
 
 
-def _of_texts(texts: list[str]) -> _Samples:
-    return _Samples(list(map(str, range(len(texts)))), _cut(texts, 10 * AT_ONCE))
-
-
-def _cut(x: Any, at_once: int = AT_ONCE) -> Iterator[Any]:
-    return (x[start : start + at_once] for start in range(0, len(x), at_once))
+def _numbered(samples: Any, at_once: int = AT_ONCE) -> Samples:
+    """Return samples in pieces of `at_once`, named by their places."""
+    pieces = (samples[start : start + at_once] for start in range(0, len(samples), at_once))
+    return list(map(str, range(len(samples)))), pieces
 
 
 def _decoded(encoded: Iterable[tuple[str, Callable[[], bytes]]], shape: Shape) -> Iterator[Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +17,9 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..core.progress import Progress, Steps
 from ..data.types import Index
-from ..files import locked, make_folder, sweep, write_atomically
+from ..files import write_atomically
 from ..metrics.features import FeatureMap, feature_map
-from ..metrics.flatness.subject import MAX_SAMPLES, Landscape, Subject
+from ..metrics.flatness.subject import MAX_SAMPLES, Subject
 from ..metrics.flatness.surface import Surface, grid, losses_on, marks_on, plane_through, random_plane, spanned
 from ..rounds.settings import digest, first_difference, text_of_data, text_of_model
 from .interrupt import Interrupted
@@ -83,18 +82,6 @@ class SurfaceTask(Generic[Picture]):
         picture = self.work(progress)
         picture.save(self.path)
         return picture
-
-
-@contextmanager
-def writing_pictures(folder: Path) -> Iterator[None]:
-    """Make `folder` and its subfolder `surfaces`, and hold their lock inside the block.
-
-    Raises InputError if they cannot be made, or if another process writes there.
-    """
-    make_folder(folder / "surfaces")
-    with locked(folder / "surfaces" / ".lock", f"--out {folder} is being written by another process"):
-        sweep(folder / "surfaces")
-        yield
 
 
 @dataclass(frozen=True)
@@ -176,13 +163,24 @@ def plane_task(
     sizes = asdict(replace(settings, reach=1.0, seed=0))  # a plane depends on neither of these two
     path = folder / f"plane-{_key('plane', identities, sizes)}.npz"
 
+    part = PLANE if settings.axes > 1 else LINE
+
     def work(progress: Steps) -> Surface:
         models = _models(loaded, runs, clients)
         sim = loaded.simulation(runs[0])
         subject = Subject(sim.objective, models[runs[0].label], sim.data, settings.max_samples)
-        return _plane_surface(label, subject, models, settings, progress)
+        plane, loss = plane_through(models, settings.axes), subject.pooled.loss
+        x, y = spanned(plane, models, settings.points)
+        through = "; ".join(list(models)[: settings.axes + 1])
+        words = (
+            f"{LOSS} {subject.samples}; {settings.points} points on each axis of the {part} ({through}); "
+            "axes of length one, orthogonal (Garipov et al., 2018), so that distances are those between "
+            "parameters; other models are shown at the nearest point, with their own loss"
+        )
+        losses, marks = losses_on(loss, plane, x, y, progress), marks_on(loss, plane, models)
+        return Surface(label, part, PLANE_AXES, x, y, losses, marks, words)
 
-    return SurfaceTask(label, PLANE if settings.axes > 1 else LINE, settings.points**settings.axes, path, Surface, work)
+    return SurfaceTask(label, part, settings.points**settings.axes, path, Surface, work)
 
 
 def _check_plane(runs: Sequence[ShownRun], clients: Sequence[Index], settings: SurfaceSettings) -> None:
@@ -197,24 +195,6 @@ def _check_plane(runs: Sequence[ShownRun], clients: Sequence[Index], settings: S
             name, ours, theirs = difference
             raise InputError(f"plane: runs must have one model and one data set; {name} is {ours} in "
                              f"{runs[0].label} and {theirs} in {run.label}")  # fmt: skip
-
-
-def _plane_surface(
-    label: str, subject: Subject, models: dict[str, Tensor], settings: SurfaceSettings, progress: Steps
-) -> Surface:
-    """Compute the surface on the plane through `models`, on the samples of `subject`, with its protocol in words."""
-    plane = plane_through(models, settings.axes)
-    x, y = spanned(plane, models, settings.points)
-    loss = losses_on(subject.pooled.loss, plane, x, y, progress)
-    through = "; ".join(list(models)[: settings.axes + 1])
-    part = PLANE if settings.axes > 1 else LINE
-    words = (
-        f"{LOSS} {subject.samples}; {settings.points} points on each axis of the {part} ({through}); "
-        "axes of length one, orthogonal (Garipov et al., 2018), so that distances are those between "
-        "parameters; other models are shown at the nearest point, with their own loss"
-    )
-    marks = marks_on(subject.pooled.loss, plane, models)
-    return Surface(label, part, PLANE_AXES, x, y, loss, marks, words)
 
 
 def _random_surface_task(
@@ -233,36 +213,24 @@ def _random_surface_task(
         if client is not None:
             w, landscape = loaded.local(run, run.local_clients(settings.local))[client], subject.client(client)
             samples = f"{len(landscape):,} training samples of this client, after one more round"
-        return _random_surface(run.label, part, landscape, w, samples, settings, progress)
+        plane = random_plane(landscape.objective, w, settings.axes, settings.seed)
+        x = grid(settings.points, settings.reach)
+        y = x if settings.axes > 1 else np.zeros(1)
+        loss = losses_on(landscape.loss, plane, x, y, progress)
+        marks = marks_on(landscape.loss, plane, {"the model": w})
+        directions = (
+            "two Gaussian directions, orthogonal before each of their filters is"
+            if settings.axes > 1
+            else "a Gaussian direction, each filter of it"
+        )
+        words = (
+            f"{LOSS} {samples}; {settings.points} points from -{settings.reach:g} to {settings.reach:g} along "
+            f"{directions} given the norm of the model's (Li et al., 2018; seed {settings.seed}); biases and "
+            "normalisation parameters are not moved"
+        )
+        return Surface(run.label, part, RANDOM_AXES, x, y, loss, marks, words)
 
     return SurfaceTask(run.label, part, settings.points**settings.axes, path, Surface, work)
-
-
-def _random_surface(
-    label: str,
-    part: str,
-    landscape: Landscape,
-    w: Tensor,
-    samples: str,
-    settings: SurfaceSettings,
-    progress: Steps,
-) -> Surface:
-    """Compute the surface around the model `w` (d,) in random directions, with its protocol in words."""
-    plane = random_plane(landscape.objective, w, settings.axes, settings.seed)
-    x = grid(settings.points, settings.reach)
-    y = x if settings.axes > 1 else np.zeros(1)
-    loss = losses_on(landscape.loss, plane, x, y, progress)
-    directions = (
-        "two Gaussian directions, orthogonal before each of their filters is"
-        if settings.axes > 1
-        else "a Gaussian direction, each filter of it"
-    )
-    words = (
-        f"{LOSS} {samples}; {settings.points} points from -{settings.reach:g} to {settings.reach:g} along "
-        f"{directions} given the norm of the model's (Li et al., 2018; seed {settings.seed}); biases and normalisation "
-        "parameters are not moved"
-    )
-    return Surface(label, part, RANDOM_AXES, x, y, loss, marks_on(landscape.loss, plane, {"the model": w}), words)
 
 
 def feature_task(loaded: LoadedRun, run: ShownRun, seed: int, folder: Path) -> SurfaceTask[FeatureMap]:

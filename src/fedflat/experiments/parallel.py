@@ -77,7 +77,12 @@ class ParallelRuns:
         self._observer, self._request, self._strict = observer, request, strict
         threads = max(1, torch.get_num_threads() // number)
         new_worker = partial(WorkerProcess, prepare_runs, threads=threads)
-        self._pool = WorkerPool(number, new_worker, attempts=1, on_event=self._call_observer)
+
+        def call_observer(task: StudyTask, event: tuple[Any, ...]) -> None:
+            hook, *arguments = event
+            getattr(observer, hook)(self._specs[task.path], *arguments)
+
+        self._pool = WorkerPool(number, new_worker, attempts=1, on_event=call_observer)
         self._specs: dict[Path, RunSpec] = {}
         self._diverged: list[NonFiniteError] = []
         self._error: Exception | None = None
@@ -122,8 +127,3 @@ class ParallelRuns:
         self._error = self._error or error
         if finished:
             self._pool.end_idle()  # no run is left for them
-
-    def _call_observer(self, task: StudyTask, event: tuple[Any, ...]) -> None:
-        """Call the observer's hook that a worker reported."""
-        hook, *arguments = event
-        getattr(self._observer, hook)(self._specs[task.path], *arguments)

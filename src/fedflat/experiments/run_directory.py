@@ -58,20 +58,12 @@ from ..rounds.checkpoint import KEPT, kept_in, path_of, retire
 from ..rounds.checkpoint import load as load_state
 from ..rounds.checksums import Checksums
 from ..rounds.device import device_name, usable_device
-from ..rounds.privacy.private_rounds import logs_in, read_log
 from ..rounds.run_model import InitialModel, frozen_hash, load_model
 from ..rounds.segments import commit_of_code, versions
 from ..rounds.server import metrics_table
-from ..rounds.settings import digest, first_difference
-from .run_file_readers import (
-    read_architecture,
-    read_counts,
-    read_findings,
-    read_metrics,
-    read_samples,
-    read_summary,
-)
-from .spec import DIGITS, Experiment, RunSpec
+from ..rounds.settings import first_difference
+from .run_file_readers import Summary, read_counts, read_findings, read_metrics, read_summary
+from .spec import Experiment, RunSpec
 
 RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")  # packages in env.json
 OF_TRAINING = "a picture of training"  # what messages compare pictures with
@@ -193,8 +185,20 @@ class RunDirectory:
                 self.checksums.remove(name)
 
     def add_segment(self, sim: Simulation, spec: RunSpec) -> None:
-        """Add the versions, the machine and the user's code of the next rounds to env.json."""
-        new: dict[str, Any] = {"from round": sim.t, **environment(sim)}
+        """Add versions, machine, device, all settings and the user's code of the next rounds to env.json."""
+        new: dict[str, Any] = {
+            "from round": sim.t,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": versions(RECORDED) | {"python": platform.python_version()},
+            "commit": commit_of_code(),
+            "platform": platform.platform(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "workers": sim.workers,
+            "device": device_name(sim.device),
+            "executor": {"name": sim.choice.name, "reason": sim.choice.reason, "seconds per step": sim.choice.seconds},
+            "settings": sim.settings(),
+        }
         if spec.outside_names():
             new["code"] = spec.code()
 
@@ -239,13 +243,6 @@ class RunDirectory:
         new["rounds"] = old["rounds"] if any_rounds else new["rounds"]
         if found := difference(old, new):
             raise InputError(f"--out {self.path} holds another run: {found}; {remedy(self.path, old, new, spec)}")
-
-    def check_nothing_was_released(self) -> None:
-        """Raise InputError if private rounds have released sums, whose noise can be repeated only from a checkpoint."""
-        for log in logs_in(self.state):
-            if read_log(log):
-                raise InputError(f"{self.state} has lost the checkpoint that can repeat the noise of the rounds in "
-                                 f"{log.name}; choose another folder")  # fmt: skip
 
     def reopen(self, spec: RunSpec) -> None:
         """Give the run the settings `spec`, with more rounds, and mark it as not finished; call it inside `writing`.
@@ -310,22 +307,6 @@ class RunDirectory:
         return read_findings(self.checksums.check("flatness.json"))
 
 
-def environment(sim: Simulation) -> dict[str, Any]:
-    """Return versions, machine, device and all settings that the rounds depend on, as values for a JSON file."""
-    return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(RECORDED) | {"python": platform.python_version()},
-        "commit": commit_of_code(),
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "workers": sim.workers,
-        "device": device_name(sim.device),
-        "executor": {"name": sim.choice.name, "reason": sim.choice.reason, "seconds per step": sim.choice.seconds},
-        "settings": sim.settings(),
-    }
-
-
 @dataclass(frozen=True, repr=False)
 class StoredRun:
     """A finished run read back from its folder, with the same names as `fedflat.Run`."""
@@ -342,14 +323,14 @@ class StoredRun:
         return cls(directory)
 
     @cached_property
-    def _summary_and_settings(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """Both parts of summary.json. Raises InputError if it belongs to another run than config.toml."""
+    def _content(self) -> Summary:
+        """The content of summary.json. Raises InputError if it belongs to another run than config.toml."""
         path = self.directory.checksums.check("summary.json")
-        summary, settings = read_summary(path)
-        method, seed = settings["label"], settings["seed"]
-        if self._configuration and (method, seed) != (self._configuration.method.label, self._configuration.seed):
-            raise InputError(f"{path} is of {method}, seed {seed}, and config.toml beside it of {self.spec.label}")
-        return summary, settings
+        content, spec = read_summary(path), self._configuration
+        method, seed = content.settings.label, content.settings.seed
+        if spec and (method, seed) != (spec.method.label, spec.seed):
+            raise InputError(f"{path} is of {method}, seed {seed}, and config.toml beside it of {spec.label}")
+        return content
 
     @property
     def method(self) -> str:
@@ -374,23 +355,28 @@ class StoredRun:
     def model(self) -> nn.Module:
         """The trained model, new each time, in evaluation mode.
 
-        Raises InputError for a run of a module of your own that was saved from Python: use `load_into`.
+        Raises InputError for a run of a module of your own, use `load_into`, and if frozen parameters are not those
+        that adapters were trained on.
         """
-        return self.load_into(self._with_known_base(self._initial_model()))
+        module = self.initial_model.module()
+        known = None if self.settings["adapter"] is None else self.settings["base_hash"]
+        if known is not None and (found := frozen_hash(module)) != known:
+            raise InputError(
+                f"{self.directory.path}: its adapter was trained on a model with the hash {known}, and the model that "
+                f"config.toml names now has {found}; put the old files back"
+            )
+        return self.load_into(module)
 
-    def _initial_model(self) -> nn.Module:
-        """Build the model with its initial parameters."""
-        path = self.directory.checksums.check("summary.json")
-        if self._configuration:
-            samples = read_samples(path)
-            return self._configuration.module_for(samples.outputs, samples.shape)
-        architecture = read_architecture(path)
+    @property
+    def initial_model(self) -> InitialModel:
+        """The description of the model before training. Raises InputError for a module of the user's own."""
+        architecture = self._content.architecture
         if architecture is None:
             raise InputError(
                 f"{self.directory.path} was saved from Python and holds only the parameters; make the module and call "
                 "load_into(module)"
             )
-        return InitialModel.of_architecture(architecture).module()
+        return InitialModel.of_architecture(architecture.model_dump())
 
     def predict(self, x: Any, classes: bool = False) -> Tensor:
         """Predict as `Run.predict` does, on a GPU if there is one and the run's device was not the CPU.
@@ -402,7 +388,7 @@ class StoredRun:
     @cached_property
     def samples(self) -> SampleKind:
         """The kind of samples that the model takes."""
-        samples = read_samples(self.directory.checksums.check("summary.json"))
+        samples = self._content.samples
         if not (self.directory.path / VOCABULARY).exists():
             return samples
         text = read_text(self.directory.checksums.check(VOCABULARY))
@@ -433,22 +419,6 @@ class StoredRun:
         tokenizer = tokenizer_of(spec.data.tokenizer or (None if path is None else str(folder_of("path", str(path)))))
         return None if tokenizer is None else lambda texts: tokenizer.encode(texts, samples.shape[0])
 
-    def _with_known_base(self, module: nn.Module) -> nn.Module:
-        """Return `module`. Raises InputError if its frozen parameters are not those that adapters were trained on."""
-        known = None if self.settings["adapter"] is None else self.settings["base_hash"]
-        if known is not None and (found := frozen_hash(module)) != known:
-            raise InputError(
-                f"{self.directory.path}: its adapter was trained on a model with the hash {known}, and the model that "
-                f"config.toml names now has {found}; put the old files back"
-            )
-        return module
-
-    def digest(self) -> str:
-        """Return hexadecimal digits that identify the settings, the seed and the number of rounds."""
-        if self._configuration:
-            return self._configuration.digest()
-        return digest([self.settings, self.summary["rounds"]], DIGITS)
-
     def load_into(self, module: nn.Module) -> nn.Module:
         """Put the trained parameters into `module`, which is changed and returned, in evaluation mode.
 
@@ -466,11 +436,11 @@ class StoredRun:
 
     @property
     def summary(self) -> dict[str, float]:
-        return self._summary_and_settings[0]
+        return self._content.summary
 
-    @property
+    @cached_property
     def settings(self) -> dict[str, Any]:
-        return self._summary_and_settings[1]
+        return self._content.settings.model_dump()
 
     @cached_property
     def flatness(self) -> Flatness:

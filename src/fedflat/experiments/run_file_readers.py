@@ -113,19 +113,19 @@ def _plain_table(table: dict[str, Any]) -> dict[str, Any]:
 Table = Annotated[dict[Key, Any], AfterValidator(_plain_table)]
 
 
-class _Client(_FilePart):
-    """Local training: the settings that pages show."""
+def _required(**kinds: Any) -> type[_FilePart]:
+    """Return a part with these keys, all required."""
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items()}
+    return pydantic.create_model("_Required", __base__=_FilePart, **fields)
 
-    lr: Amount
-    lr_decay: Amount
-    epochs: int | None
-    steps: int | None
-    batch_size: int | None
-    weight_decay: Amount
-    max_norm: Loss
-    momentum: Amount
-    wd_scope: Text
-    clip_scope: Text
+
+# The settings of local training, of the model and of differential privacy that pages show.
+_Client = _required(
+    lr=Amount, lr_decay=Amount, epochs=int | None, steps=int | None, batch_size=int | None, weight_decay=Amount,
+    max_norm=Loss, momentum=Amount, wd_scope=Text, clip_scope=Text,
+)  # fmt: skip
+_Model = _required(parameters=Annotated[int, Field(ge=1)], dtype=Text)
+_Privacy = _required(noise=Text)
 
 
 class _Participation(_FilePart):
@@ -143,19 +143,6 @@ class _Data(_FilePart):
     name: Text
     clients: int = Field(ge=1, le=MAX_CLIENTS)
     partition: Table | Text
-
-
-class _Model(_FilePart):
-    """The size and type of the model."""
-
-    parameters: int = Field(ge=1)
-    dtype: Text
-
-
-class _Privacy(_FilePart):
-    """Differential privacy: the settings that pages show."""
-
-    noise: Text
 
 
 class _Settings(_FilePart):
@@ -188,32 +175,26 @@ class _Settings(_FilePart):
 
 
 class _Architecture(_FilePart):
-    """The arguments that build the model of a run that was saved from Python."""
+    """The arguments that build the initial model."""
 
     name: Text
     options: dict[Key, Scalar | list[Scalar]]
     classes: int = Field(ge=1, le=MAX_CLASSES)
     shape: list[Annotated[int, Field(ge=1)]] = Field(max_length=MAX_AXES)
     dtype: Literal["float16", "bfloat16", "float32", "float64"]
-    seed: int = Field(default=0, ge=0)  # of the frozen parameters of a model with adapters
-    adapter: dict[Key, Scalar | list[Text] | None] | None = None
+    seed: int = Field(ge=0)
+    adapter: dict[Key, Scalar | list[Text]] | None
 
 
-class _Summary(_FilePart):
+class Summary(_FilePart):
     """summary.json."""
 
     summary: dict[Key, int | float]
     targets: list[dict[str, Any]] = Field(max_length=1000)
     settings: _Settings
     cost: dict[Key, int]
-    architecture: _Architecture | None = None
+    architecture: _Architecture | None = None  # None for a module of the user's own
     samples: SampleKind
-
-
-def _required(**kinds: Any) -> type[_FilePart]:
-    """Return a part with these keys, all required."""
-    fields: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items()}
-    return pydantic.create_model("_FurtherNumbers", __base__=_FilePart, **fields)
 
 
 # The further numbers of a summary with a test set, with validation samples, or with both, by the first one of each.
@@ -237,16 +218,17 @@ _FINDINGS = TypeAdapter(list[Finding])
 _SPLIT = TypeAdapter(PartitionStatistics)
 
 
-def read_summary(path: Path) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return the numbers and the table of settings in summary.json."""
-    content = _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES)))
+def read_summary(path: Path) -> Summary:
+    """Read summary.json."""
+    content = _validated(path, lambda: Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES)))
     numbers = content.summary
     expected = set(numbers) | _expected(content.settings)
     kinds: list[type[_FilePart]] = [_Numbers, *(kind for name, kind in FURTHER_NUMBERS.items() if name in expected)]
     for kind in kinds:
         _validated(path, partial(kind.model_validate, numbers), "summary")
     split = _validated(path, lambda: _SPLIT.validate_python(content.settings.split), "settings", "split")
-    return numbers, content.settings.model_dump() | {"split": vars(split)}
+    content.settings.split = vars(split)
+    return content
 
 
 def _expected(settings: _Settings) -> set[str]:
@@ -255,17 +237,6 @@ def _expected(settings: _Settings) -> set[str]:
         return {"epsilon"}
     # With another loss there may be no accuracy.
     return {"client_accuracy_mean"} if settings.loss == CROSS_ENTROPY.loss else set()
-
-
-def read_architecture(path: Path) -> dict[str, Any] | None:
-    """Read the arguments that the model is built with, from summary.json; None if the file lacks them."""
-    content = _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES)))
-    return None if content.architecture is None else content.architecture.model_dump()
-
-
-def read_samples(path: Path) -> SampleKind:
-    """Read the kind of samples that the model takes, from summary.json."""
-    return _validated(path, lambda: _Summary.model_validate_json(read_bytes(path, MAX_JSON_BYTES))).samples
 
 
 def read_findings(path: Path) -> list[Finding]:

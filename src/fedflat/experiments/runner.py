@@ -19,6 +19,7 @@ from ..engine.callbacks import Callback
 from ..engine.ranks import ALONE, Ranks
 from ..engine.simulation import Round, Simulation
 from ..rounds.checkpoint import DamagedError
+from ..rounds.privacy.private_rounds import logs_in, read_log
 from ..rounds.settings import settings_key
 from .interrupt import Interrupted, StopRequest, stop_between_rounds
 from .run_directory import RunDirectory, StoredRun, difference
@@ -248,4 +249,7 @@ def load_newest_checkpoint(sim: Simulation, directory: RunDirectory, strict: boo
         raise InputError(
             f"{damaged[0]}; all {len(damaged)} checkpoints are damaged; delete {directory.state} to start over"
         )
-    directory.check_nothing_was_released()
+    for log in logs_in(directory.state):
+        if read_log(log):  # of released sums, whose noise can be repeated only from a checkpoint
+            raise InputError(f"{directory.state} has lost the checkpoint that can repeat the noise of the rounds in "
+                             f"{log.name}; choose another folder")  # fmt: skip

@@ -331,12 +331,10 @@ def _is_none(value: Any) -> bool:
 def _infos(cls: Any, choice: ObjectByName | None) -> dict[str, FieldInfo]:
     """Return type, default and meaning of every field of a dataclass."""
     types, found = field_types(cls), dict[str, FieldInfo]()
-    if choice is not None and choice.inside is not None:
-        types = {
-            key: Annotated[NamedObject, choice.inside] if kind is choice.common else kind for key, kind in types.items()
-        }
     for field in dataclasses.fields(cls):
-        kind: Any = types[field.name]
+        kind = types[field.name]
+        if choice is not None and choice.inside is not None and kind is choice.common:
+            kind = Annotated[NamedObject, choice.inside]
         default = PydanticUndefined if field.default is dataclasses.MISSING else field.default
         found[field.name] = FieldInfo(annotation=kind, default=default, description=field.metadata.get("meaning"))
     return found

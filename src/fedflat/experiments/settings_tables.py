@@ -19,7 +19,7 @@ from ..core.errors import InputError
 from ..core.object_references import file_of, short_name
 from ..core.registry import plain
 from ..rounds.settings import flattened, settings_key
-from .schema import FieldClass, NamedObject, Section, field_classes, table_of
+from .schema import NamedObject, Section, field_classes, table_of
 
 Table = Mapping[str, Any]
 LONGEST = 40  # characters of a value in a label; longer ones are cut
@@ -50,8 +50,9 @@ def _over(info: FieldInfo | None, old: Any, new: Any) -> Any:
     old = old.values() if isinstance(old, Section | NamedObject) else table_of(old)
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return new
-    if info is not None and _is_another(classes, old, new):
-        return dict(new)
+    default = next((cls.default_name for cls in classes if cls.default_name), None)
+    if default and "name" in new and _known(new["name"]) != _known(old.get("name", default)):
+        return dict(new)  # another class, on which the other keys depend
     if info is not None and info.annotation == dict[str, Any]:  # a grid, whose keys may be dotted
         return flattened(old) | flattened(new)
     table = dict(old)
@@ -59,12 +60,6 @@ def _over(info: FieldInfo | None, old: Any, new: Any) -> Any:
         inside = (cls.fields[key] for cls in classes if key in cls.fields)
         table[key] = _over(next(inside, None), old.get(key), value)
     return table
-
-
-def _is_another(classes: list[FieldClass], old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Tell whether `new` names another class than `old`, on which the other keys depend."""
-    default = next((cls.default_name for cls in classes if cls.default_name), None)
-    return "name" in new and default is not None and bool(_known(new["name"]) != _known(old.get("name", default)))
 
 
 def _known(name: Any) -> Any:
@@ -217,12 +212,8 @@ def _methods_showing(name: str, methods: Sequence[str], texts: Sequence[str | No
 def _texts(values: Sequence[Any]) -> list[str | None]:
     """Return values as text; equal numbers have equal texts."""
     is_float = any(isinstance(value, float) for value in values)
-    return [None if value is None else str(float(value) if is_float and _is_integer(value) else value)
+    return [None if value is None else str(float(value) if is_float and type(value) is int else value)
             for value in values]  # fmt: skip
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _cut(text: str) -> str:

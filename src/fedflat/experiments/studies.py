@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -17,7 +17,7 @@ from ..core.errors import ChangedWarning, InputError, NonFiniteError
 from ..core.object_references import allow_code
 from ..core.plain_numbers import takes_numbers
 from ..engine.ranks import is_launched
-from ..files import flush_folder, locked, make_folder, sweep, system_errors
+from ..files import flush_folder, make_folder, system_errors, writing
 from ..rounds.checksums import Checksums
 from ..rounds.device import usable_device
 from .config_errors import validated
@@ -30,6 +30,7 @@ from .spec import Experiment, RunSpec, StudySpec
 
 Jobs = int | Literal["auto"]
 EXTENSIBLE = ("methods", "seeds", "protocol", "grid")  # settings that may change when a study is extended
+BUSY = "--out {} is being written by another study"
 Spec = TypeVar("Spec", bound=Experiment)
 
 
@@ -102,7 +103,7 @@ def carry_out_studies(
     number = min(number_of_jobs(jobs, spec.device, len(queue)) for spec in specs.values())
     with ExitStack() as locks, stop_between_rounds() as request:
         for path, spec in specs.items():
-            locks.enter_context(writing_study(path))
+            locks.enter_context(writing(path, BUSY.format(path)))
             begin_study(spec, path)
         failures = carry_out_all(queue, number, observer or RunObserver(), request, strict)
     finished = [
@@ -120,7 +121,14 @@ def carry_out_all(
     """Carry out `runs`, `number` at a time, and return the errors of those that diverged. Raises Interrupted."""
     if number > 1:
         return ParallelRuns(number, observer, request, strict).carry_out(runs)
-    return _one_by_one(runs, observer, request, strict)
+    failures = []
+    for spec, directory in runs:
+        try:
+            RunExecution(spec, directory, observer, request, strict).carry_out()
+        except NonFiniteError as error:
+            failures.append(error)
+            observer.run_failed(spec, error)
+    return failures
 
 
 def number_of_jobs(jobs: Jobs, device: str, runs: int) -> int:
@@ -132,18 +140,6 @@ def number_of_jobs(jobs: Jobs, device: str, runs: int) -> int:
     else:
         raise InputError(f"jobs must be 'auto' or an integer of at least 1, got {jobs!r}")
     return min(most, runs)
-
-
-def _one_by_one(runs: Runs, observer: RunObserver, request: StopRequest, strict: bool) -> list[NonFiniteError]:
-    """Carry out the runs, one after another, and return the errors of those that diverged."""
-    failures = []
-    for spec, directory in runs:
-        try:
-            RunExecution(spec, directory, observer, request, strict).carry_out()
-        except NonFiniteError as error:
-            failures.append(error)
-            observer.run_failed(spec, error)
-    return failures
 
 
 def run_directory(spec: RunSpec, study_path: Path) -> RunDirectory:
@@ -174,20 +170,8 @@ def check_folders(runs: Runs) -> None:
             )
 
 
-@contextmanager
-def writing_study(path: Path) -> Iterator[None]:
-    """Make the folder and hold its lock inside the block. Raises InputError if another process writes it."""
-    make_folder(path)
-    with locked(path / ".lock", f"--out {path} is being written by another study"):
-        sweep(path)
-        yield
-
-
 def begin_study(spec: StudySpec, path: Path) -> None:
-    """Make the study's folder and write its configuration.
-
-    Raises InputError if it cannot be written, or as `check_study_folder` does.
-    """
+    """Make the study's folder and write its configuration. Raises InputError as `check_study_folder` does."""
     check_study_folder(spec, path)
     write_study(spec, path)
 
@@ -277,7 +261,11 @@ def extend_run(directory: RunDirectory, rounds: int, strict: bool = False) -> Ru
     spec = directory.spec()
     longer = _with_more(spec, rounds, directory.path)
     with directory.writing():
-        _check_resumable(longer, directory, strict)
+        if directory.is_finished and not directory.checkpoints:
+            raise InputError(f"{directory.path} cannot be extended: it has no checkpoint")
+        with closing(longer.build(directory.state)) as sim, warnings.catch_warnings():
+            warnings.simplefilter("ignore", ChangedWarning)  # the run warns when it is resumed
+            load_newest_checkpoint(sim, directory, strict)
         directory.reopen(longer)
     return longer
 
@@ -291,7 +279,7 @@ def extend_study(path: Path, rounds: int, strict: bool = False) -> StudySpec:
     if "rounds" in spec.grid:
         raise InputError(f"--rounds {rounds}: the grid of {path} has the rounds of each run; change the grid")
     longer = _with_more(spec, rounds, path)
-    with writing_study(path):
+    with writing(path, BUSY.format(path)):
         for before, after in zip(spec.runs(), longer.runs(), strict=True):
             old, new = run_directory(before, path), run_directory(after, path)
             if not old.has_begun or new.path.exists():
@@ -313,12 +301,3 @@ def _with_more(spec: Spec, rounds: int, path: Path) -> Spec:
         raise InputError(f"--rounds {rounds}: {label} depends on the planned {spec.rounds} rounds, so "
                          f"{path} cannot get more; start a new run with --out")  # fmt: skip
     return with_rounds(spec, rounds)
-
-
-def _check_resumable(spec: RunSpec, directory: RunDirectory, strict: bool) -> None:
-    """Raise InputError unless the newest undamaged checkpoint can be loaded for `spec`."""
-    if directory.is_finished and not directory.checkpoints:
-        raise InputError(f"{directory.path} cannot be extended: it has no checkpoint")
-    with closing(spec.build(directory.state)) as sim, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ChangedWarning)  # the run warns when it is resumed
-        load_newest_checkpoint(sim, directory, strict)

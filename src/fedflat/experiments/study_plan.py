@@ -58,7 +58,7 @@ class PlannedRun:
     @property
     def seconds(self) -> float:
         """The remaining time in one process; a run that has begun counts in full."""
-        return 0.0 if self.finished else training_seconds(self.budget, self.trial.speed) + self.trial.fixed
+        return 0.0 if self.finished else self.trial.speed.seconds(self.budget) + self.trial.fixed
 
     @property
     def disk_bytes(self) -> int:
@@ -104,17 +104,12 @@ def _costs(runs: Iterable[RunSpec]) -> Iterator[tuple[RunBudget, TrialCost]]:
         yield budgets[work], of_kind.get(kind) or of_method.get(method) or next(iter(of_kind.values()))
 
 
-def training_seconds(budget: RunBudget, speed: Speed) -> float:
-    """Return the seconds of the gradients and evaluations of a run, without measures and checkpoints."""
-    return budget.gradients * speed.gradient + budget.evaluated_samples * speed.evaluation
-
-
 def _fixed_seconds(run: RunSpec, speed: Speed) -> float:
     """Measure the seconds of a short run beyond its gradients and evaluations, in a temporary folder.
 
     It is carried out twice, because the first time includes imports.
     """
-    known = training_seconds(run_budget(run), speed)
+    known = speed.seconds(run_budget(run))
     if known > SHORT:
         return 0.0
     with temporary_folder("fedflat-trial-", Path(gettempdir())) as folder:

@@ -78,7 +78,8 @@ def drawn(box: Mapping[str, Choice], number: int, seed: int, without: Point) -> 
     """
     size = prod(len(choice.values) if isinstance(choice, OneOf) else inf for choice in box.values())
     if size <= number + 1:
-        points = [dict(zip(box, values, strict=True)) for values in product(*_all_values(box))]
+        lists = [choice.values if isinstance(choice, OneOf) else () for choice in box.values()]
+        points = [dict(zip(box, values, strict=True)) for values in product(*lists)]
         return [point for point in points if not _same(point, without)][:number]
     columns = {key: _strata(key, number, seed) for key in box}
     chosen: list[Point] = []
@@ -92,10 +93,6 @@ def drawn(box: Mapping[str, Choice], number: int, seed: int, without: Point) -> 
         new = next((point for point in candidates if point not in chosen and not _same(point, without)), None)
         chosen += [] if new is None else [new]
     return chosen
-
-
-def _all_values(box: Mapping[str, Choice]) -> list[tuple[Any, ...]]:
-    return [choice.values if isinstance(choice, OneOf) else () for choice in box.values()]
 
 
 def _same(point: Point, other: Point) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 
 from ..experiments.recipe import Published
 from ..metrics.flatness.measure import subsets, with_error
 from ..metrics.protocols import WINDOW
 from .comparison_data import ComparisonData, Row, accuracy_in_words, by_task
-from .published import ACCURACY, text_for, value_for
+from .published import ACCURACY, label_for, text_for
 from .run_settings import participation_in_words
 from .text_table import NOTHING
 
@@ -60,12 +61,14 @@ def columns(comparison: ComparisonData) -> list[Column]:
         _client_column("client", "training"),
         _client_column("validation", "validation"),
         Column(measure_title("lambda_max"), "largest eigenvalue of the Hessian of the training loss, final model",
-               _measure("lambda_max")),
+               measure_cell("lambda_max")),
         Column(measure_title("sharpness"), "F(w + ρ ∇F/‖∇F‖) − F(w) of the training loss, ρ = 0.05, final model",
-               _measure("sharpness")),
+               measure_cell("sharpness")),
         Column("ε", "privacy budget spent by the run, for one client added or removed", _epsilon),
-        Column("gradients", "minibatch gradients computed by all clients, per run", _gradients),
-        Column("MB sent", "to and from all clients, per run, from the sizes of the records", _megabytes),
+        Column("gradients", "minibatch gradients computed by all clients, per run",
+               lambda row: f"{row.estimates['gradients'].mean:,.0f}"),
+        Column("MB sent", "to and from all clients, per run, from the sizes of the records",
+               lambda row: _in_megabytes(row.estimates["bytes_down"].mean + row.estimates["bytes_up"].mean)),
     ]  # fmt: skip
     return _filled(every, comparison)
 
@@ -153,23 +156,18 @@ def _difference(row: Row) -> str:
 
 def _published_columns(published: Sequence[Published]) -> Iterator[Column]:
     """Yield the test accuracies of a paper, and ours minus the paper's; `published_lines` has its other numbers."""
+
+    def difference(row: Row, numbers: Published) -> str:
+        theirs = numbers.values_by_method.get(label_for(row, numbers.values_by_method) or "")
+        if theirs is None:
+            return NOTHING
+        return f"{100 * row.accuracy.mean - (theirs[0] if isinstance(theirs, list) else theirs):+.2f}"
+
     for numbers in published:
         if numbers.quantity == ACCURACY:
             warning = f"; {numbers.warning}" if numbers.warning else ""
-            printed, beside = partial(_printed, numbers=numbers), partial(_ours_minus_theirs, numbers=numbers)
-            yield Column(f"paper: {numbers.quantity}", f"{numbers.where}{warning}", printed)
-            yield Column("ours − paper", "points of test accuracy", beside)
-
-
-def _printed(row: Row, numbers: Published) -> str:
-    return text_for(row, numbers) or NOTHING
-
-
-def _ours_minus_theirs(row: Row, numbers: Published) -> str:
-    theirs = value_for(row, numbers)
-    if theirs is None:
-        return NOTHING
-    return f"{100 * row.accuracy.mean - (theirs[0] if isinstance(theirs, list) else theirs):+.2f}"
+            yield Column(f"paper: {numbers.quantity}", f"{numbers.where}{warning}", partial(text_for, numbers=numbers))
+            yield Column("ours − paper", "points of test accuracy", partial(difference, numbers=numbers))
 
 
 def _rounds_column(place: int, target: float) -> Column:
@@ -207,32 +205,22 @@ def _client_column(kind: str, own: str) -> Column:
     return Column(f"clients, {own}\N{NO-BREAK SPACE}%", meaning, cell)
 
 
-def _measure(name: str) -> Callable[[Row], str]:
-    """Return the cell of a measure of flatness."""
+def measure_cell(name: str) -> Callable[[Row], str]:
+    """Return the cell of a measure of flatness; it has a number if all runs of the row have a finite one."""
 
     def cell(row: Row) -> str:
         if name not in row.estimates:
             return NOTHING
-        value = row.estimates[name]
-        if value.std is not None:
-            return with_error(value.mean, value.std) + subsets(
-                run.flatness[name] for run in row.runs if name in run.flatness
-            )
-        return str(row.runs[0].flatness[name]) if name in row.runs[0].flatness else f"{value.mean:.3g}"
+        values, estimate = [run.flatness[name] for run in row.runs], row.estimates[name]
+        if estimate.std is None:
+            return str(values[0])
+        return with_error(estimate.mean, estimate.std) + subsets(values) if isfinite(estimate.std) else NOTHING
 
     return cell
 
 
 def _epsilon(row: Row) -> str:
     return f"{row.estimates['epsilon'].mean:.3g}" if "epsilon" in row.estimates else NOTHING
-
-
-def _gradients(row: Row) -> str:
-    return f"{row.estimates['gradients'].mean:,.0f}"
-
-
-def _megabytes(row: Row) -> str:
-    return _in_megabytes(row.estimates["bytes_down"].mean + row.estimates["bytes_up"].mean)
 
 
 def _in_megabytes(number: float) -> str:

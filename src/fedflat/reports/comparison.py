@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import InputError
+from rich.console import Console
+
+from ..core.errors import InputError, MissingPackageError, printable
 from ..core.plain_numbers import plain_numbers
 from ..engine.arguments import BF16
 from ..experiments.recipe import Published
 from ..experiments.settings_tables import identities, labels
 from ..experiments.statistics import mean_estimate, paired_difference
+from ..files import write_atomically
 from ..methods import plain
 from ..metrics.protocols import Protocol, long_mean
 from ..rounds.settings import settings_key
 from . import tables
+from .columns import caption, columns
 from .comparison_data import ComparisonData, FinishedRun, Row, Target, accuracy, curve_of, test_samples
-from .run_settings import HASHES, batches_of, settings_of_all
+from .run_settings import HASHES, settings_of_all
 
 if TYPE_CHECKING:
     import pandas as pd
 
+WIDTH = 150  # characters of a line of text
 # Two runs of one seed are paired only if they share these settings (name: words); else not only their methods differ.
 PAIRED_BY = {
     "partition_hash": "partition",
@@ -52,11 +58,22 @@ class Comparison(ComparisonData):
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the numbers, one row per method, as a DataFrame. Raises InputError if pandas is not installed."""
-        return tables.data_frame(self)
+        try:
+            import pandas  # noqa: F401  # not one of our dependencies
+        except ImportError as error:
+            raise MissingPackageError(
+                "to_pandas needs pandas: `pip install pandas`, or use `.table()` (pyarrow)"
+            ) from error
+        frame: Any = self.table().to_pandas()
+        return frame
 
     def to_csv(self, path: str | Path | None = None) -> str | Path:
         """Return the numbers, to all digits, as CSV text; with a `path`, write them there and return the path."""
-        return tables.csv_text(self) if path is None else tables.write_csv(self, Path(path))
+        text = tables.csv_text(self)
+        if path is None:
+            return text
+        write_atomically(Path(path), partial(Path.write_text, data=text))
+        return Path(path)
 
     def to_latex(self, columns: Sequence[str] | None = None) -> str:
         """Return the table as a LaTeX `tabular` (package booktabs); the best is bold if its interval excludes zero.
@@ -68,14 +85,19 @@ class Comparison(ComparisonData):
 
     def _repr_html_(self) -> str:
         """Return the table as HTML, for a notebook."""
-        return tables.html_table(self)
+        module: Any = tables.environment().get_template("table.html.j2").module
+        return str(module.comparison_table(self.rows, columns(self), caption(self)))
 
     def __repr__(self) -> str:
         methods, seeds = len(self.rows), ", ".join(map(str, self.seeds))
         return f"<Comparison of {methods} {'row' if methods == 1 else 'rows'} with {self.baseline}, seeds {seeds}>"
 
     def __str__(self) -> str:
-        return tables.as_text(self)
+        console = Console(width=WIDTH, no_color=True, force_terminal=False)
+        with console.capture() as captured:
+            console.print(*tables.tables(self), sep="\n")
+        table = captured.get().rstrip()
+        return "\n".join([printable(tables.headline(self)), table, *map(printable, self.notes)])
 
 
 def compare(
@@ -226,18 +248,24 @@ def differences(ours: Group, theirs: Group) -> list[str]:
 
 
 def _value(run: FinishedRun, name: str) -> Any:
-    return batches_of(run.settings["client"]) if name == "batches" else run.settings[name]
+    if name != "batches":
+        return run.settings[name]
+    client = run.settings["client"]  # with a client's samples and the seed, these determine its batches
+    return client["steps"] or (client["epochs"] or 1, "epochs"), client["batch_size"]
 
 
 def notes(groups: Sequence[Group], pairs: Sequence[Group | None], baseline: str, protocol: Protocol) -> list[str]:
     """Return the caveats of the comparison, as sentences."""
     runs = [run for group in groups for run in group.runs]
+    seeds = {group.label: sorted(run.seed for run in group.runs) for group in groups}
+    other = [(group.label, pair.label) for group, pair in zip(groups, pairs, strict=True)
+             if pair is not None and seeds[group.label] != seeds[pair.label]]  # fmt: skip
     return [
         *_unpaired(groups, pairs, baseline),
         *_own_training(groups),
         *([f"{BF16.capitalize()}."] if any(_value(run, "precision") == "bf16" for run in runs) else []),
         *(["Runs have different numbers of rounds."] if len({run.summary["rounds"] for run in runs}) > 1 else []),
-        *(_other_seeds(groups, pairs)),
+        *(f"Not paired: {ours} has seeds {seeds[ours]}, {theirs} has {seeds[theirs]}." for ours, theirs in other),
         *(_long_mean(runs) if protocol == "last" else ()),
     ]
 
@@ -260,14 +288,6 @@ def _own_training(groups: Sequence[Group]) -> Iterator[str]:
     own, ways = dict(clients), set(clients)
     if len(own) > 1 and len(ways) == len({method for _, method in ways}):
         yield f"Local training has settings of their own for some methods: see {', '.join(own.values())} below."
-
-
-def _other_seeds(groups: Sequence[Group], pairs: Sequence[Group | None]) -> Iterator[str]:
-    for group, reference in zip(groups, pairs, strict=True):
-        if reference is not None:
-            own, theirs = (sorted(run.seed for run in runs) for runs in (group.runs, reference.runs))
-            if own != theirs:
-                yield f"Not paired: {group.label} has seeds {own}, {reference.label} has {theirs}."
 
 
 def _long_mean(runs: Sequence[FinishedRun]) -> Iterator[str]:

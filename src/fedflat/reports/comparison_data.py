@@ -122,10 +122,6 @@ class ComparisonData:
     def seeds(self) -> list[int]:
         return sorted({run.seed for run in self.runs})
 
-    def accuracy_of(self, run: FinishedRun) -> float:
-        """Return the test accuracy of a run by the comparison's protocol."""
-        return accuracy(run, self.protocol)
-
     def table(self) -> pa.Table:
         """Return the numbers, one row per method."""
         import pyarrow as pa  # here, because tables on a terminal and on a page need none

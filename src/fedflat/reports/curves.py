@@ -32,11 +32,6 @@ class Line:
     x: np.ndarray  # (n,), means over seeds
     y: np.ndarray  # (seeds, n), smoothed; NaN where nothing finite was measured
 
-    @property
-    def second_half(self) -> Line:
-        half = len(self.x) // 2
-        return Line(self.x[half:], self.y[:, half:])
-
 
 def window_of(comparison: ComparisonData) -> int:
     """Return the size of the smoothing window: a twentieth of the shortest run's evaluations, at most five."""
@@ -54,7 +49,7 @@ def accuracy_curves(comparison: ComparisonData) -> list[str]:
     figures = []
     for task, rows, names in panels(comparison.rows):
         lines = _lines(comparison, rows, "test_accuracy", _rounds, 100)
-        late = [line and line.second_half for line in lines]
+        late = [line and Line(line.x[len(line.x) // 2 :], line.y[:, len(line.x) // 2 :]) for line in lines]
         for title, shown, targets in (("all rounds", lines, comparison.targets), ("second half", late, ())):
             figures.append(Drawing(rows, names, shown, _titled(title, task), "test accuracy %").svg(targets))
     return figures

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ..federation.flower.ejections import Ejections
 from ..federation.flower.event_log import read_events
 from ..federation.membership import Membership
 from ..files import make_folder, write_atomically
+from ..rounds.settings import flattened
 from .figures import COLOURS, INK, INLINE, PANEL, inline
 from .tables import environment
 from .text_table import NOTHING, text_table
@@ -102,8 +103,9 @@ class FederationData:
         clients, ejected = _clients(events, known, rounds), Ejections(path).read()
         for client in clients:
             client.ejected = client.name in ejected
+        settings = {name: _text(x) for name, x in flattened(spec.decisive()).items() if x is not None}
         return cls(path, spec.label, spec.rounds, finished, history, rounds, clients,
-                   _refused(events), _happened(events), damaged, dict(_flat(spec.decisive())))  # fmt: skip
+                   _refused(events), _happened(events), damaged, settings)  # fmt: skip
 
     @property
     def headline(self) -> str:
@@ -171,15 +173,6 @@ def _happened(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
             words = [f"{key} {_text(value)}" for key, value in event.items() if key not in PLAIN]
             lines.append((_text(event["time"])[:19].replace("T", " "), f"{_text(event['event'])}: {', '.join(words)}"))
     return lines
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the settings under dotted names, each as text; settings without a value are left out."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        elif value is not None:
-            yield f"{prefix}{name}", _text(value)
 
 
 def _text(value: object) -> str:

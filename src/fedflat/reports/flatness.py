@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import atanh, sqrt, tanh
 
 import numpy as np
 from matplotlib import rc_context
 
-from ..metrics.flatness import Curve
-from ..metrics.flatness.measure import subsets, with_error
-from .columns import Column, measure_title
+from .columns import Column, measure_cell, measure_title
 from .comparison_data import ComparisonData, Row
+from .comparison_data import accuracy as accuracy_of
 from .figures import INLINE, inline, label_ends, line_styles, panel, panels, set_logarithmic
-from .text_table import NOTHING
 
 ERRORS = (
     "one seed: ± half of a 95 % interval, or the residual of an eigenvalue; several: ± standard deviation over seeds; "
@@ -54,26 +52,13 @@ def flatness_columns(comparison: ComparisonData) -> list[Column]:
     """Return the method's column and a column per number; none if nothing was measured on every run."""
     names = measured(comparison)
     first = Column("method", "class name", lambda row: row.label)
-    return [first, *(Column(measure_title(name), "", _cell(name)) for name in names)] if names else []
-
-
-def _cell(name: str) -> Callable[[Row], str]:
-    def cell(row: Row) -> str:
-        values = [run.flatness[name] for run in row.runs]
-        if len(values) == 1:
-            return str(values[0])
-        numbers = np.array([value.value for value in values])
-        if not np.isfinite(numbers).all():
-            return NOTHING
-        return with_error(float(numbers.mean()), float(numbers.std(ddof=1))) + subsets(values)
-
-    return cell
+    return [first, *(Column(measure_title(name), "", measure_cell(name)) for name in names)] if names else []
 
 
 def correlations(comparison: ComparisonData) -> list[Correlation]:
     """Return the rank correlation of each measure with test accuracy over all runs; none for fewer than four runs."""
     runs = comparison.runs
-    accuracy = np.array([comparison.accuracy_of(run) for run in runs])
+    accuracy = np.array([accuracy_of(run, comparison.protocol) for run in runs])
     of_measures = []
     for name in measured(comparison) if len(runs) >= 4 else ():
         values = np.array([run.flatness[name].value for run in runs])
@@ -113,8 +98,12 @@ def _figure(rows: Sequence[Row], called: Sequence[str], name: str) -> str:
         ends = []
         for row, label, style in zip(rows, called, line_styles(rows), strict=True):
             curves = [run.flatness.curves[name] for run in row.runs]
+            x, error = np.array(curves[0].x), curves[0].error
             with np.errstate(all="ignore"):  # a loss may be infinite
-                x, y, band = _over_seeds(curves)
+                # Curves whose x differ, such as densities, are interpolated at the x of the first one.
+                ys = np.array([np.interp(x, curve.x, curve.y) for curve in curves])
+                y, band = ys.mean(0), None if error is None else np.array(error)
+                band = ys.std(0, ddof=1) if len(curves) > 1 else band
             axes.plot(x, y, **style)
             if band is not None:
                 axes.fill_between(x, y - band, y + band, color=style["color"], alpha=0.12, linewidth=0)
@@ -131,15 +120,3 @@ def _figure(rows: Sequence[Row], called: Sequence[str], name: str) -> str:
             ends = [end for end in ends if end[1] > 0]
         label_ends(axes, ends)
         return inline(figure, measure_title(name))
-
-
-def _over_seeds(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return x, mean y, and half the width of a band: the error of one seed's curve, else the deviation over seeds.
-
-    Curves whose x differ, such as densities, are interpolated at the x of the first one.
-    """
-    x = np.array(curves[0].x)
-    ys = np.array([np.interp(x, curve.x, curve.y) for curve in curves])
-    if len(curves) > 1:
-        return x, ys.mean(0), ys.std(0, ddof=1)
-    return x, ys[0], None if curves[0].error is None else np.array(curves[0].error)

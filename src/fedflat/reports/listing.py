@@ -84,12 +84,6 @@ def method_table(rows: Sequence[Row], width: int) -> Table:
     return table
 
 
-def source_rows() -> list[Row]:
-    """Return (name, summary, files) of every data set."""
-    rows: list[Row] = listing()["sources"]
-    return rows
-
-
 def recipe_rows(paper: str | None = None, calibrate: bool = False) -> list[Row]:
     """Return the rows of `recipe_table` for all recipes, or for those of one paper.
 

@@ -27,6 +27,7 @@ PICTURE_BYTES = 2**24  # most bytes of a picture of loss surfaces
 PARTITIONS = 6  # most partitions that are drawn
 PACKAGES = ("fedflat", "torch")  # whose versions the page names
 LONGEST = 60  # most characters of a version, commit or day
+WEIGHTS = {"uniform": "equal", "samples": "by their number of samples"}  # of clients in the mean
 _PLAIN = re.compile(r"[\w.+:-]+")
 
 
@@ -77,9 +78,7 @@ def write_page(chapters: Sequence[Chapter], path: Path, title: str | None = None
 def _content(chapter: Chapter) -> dict[str, Any]:
     """Return the values of a chapter for the template."""
     comparison = chapter.comparison
-    partitions = [
-        _partition(run) for run in _first_of_each_partition(comparison)
-    ]  # first: reading these files may raise
+    partitions = _partitions(comparison)  # first: reading these files may raise
     targets = [target_columns(comparison, place) for place in range(len(comparison.targets))]
     return {
         "heading": chapter.heading,
@@ -115,22 +114,19 @@ def _content(chapter: Chapter) -> dict[str, Any]:
     }
 
 
-def _first_of_each_partition(comparison: ComparisonData) -> list[FinishedRun]:
-    """Return the first run on each kind of partition, at most `PARTITIONS` of them."""
+def _partitions(comparison: ComparisonData) -> list[dict[str, Any]]:
+    """Return the map of samples by client and class, and its statistics, of at most `PARTITIONS` partitions."""
     first: dict[str, FinishedRun] = {}
     for run in comparison.runs:
         first.setdefault(run_settings.data_in_words(run.settings["data"]), run)
-    return list(first.values())[:PARTITIONS]
-
-
-def _partition(run: FinishedRun) -> dict[str, Any]:
-    """Return the map of samples by client and class of a run, and its statistics."""
-    name = run_settings.data_in_words(run.settings["data"])
-    return {
-        "map": figures.partition_map(run.counts, name, on_a_page=True),
-        "seed": run.seed,
-        "facts": PartitionStatistics(**run.settings["split"]).lines(),
-    }
+    return [
+        {
+            "map": figures.partition_map(run.counts, name, on_a_page=True),
+            "seed": run.seed,
+            "facts": PartitionStatistics(**run.settings["split"]).lines(),
+        }
+        for name, run in list(first.items())[:PARTITIONS]
+    ]
 
 
 def _settings(comparison: ComparisonData) -> dict[str, str]:
@@ -141,11 +137,11 @@ def _settings(comparison: ComparisonData) -> dict[str, str]:
         "data": [run_settings.data_in_words(run.settings["data"]) for run in runs],
         "partition hash by seed": [", ".join(f"{seed}: {text}" for seed, text in sorted(hashes))],
         "model": [run_settings.model_in_words(run.settings["model"]) for run in runs],
-        "loss": [_unusual(run.settings["loss"]) for run in runs],
+        "loss": [run.settings["loss"] for run in runs if run.settings["loss"] != CROSS_ENTROPY.loss],
         "rounds": [f"{int(run.summary['rounds'])}" for run in runs],
         "participation": [run_settings.participation_in_words(run.settings["participation"]) for run in runs],
         "differential privacy": [_privacy(run) for run in runs],
-        "weights of clients": [run_settings.weights_in_words(run.settings["weights"]) for run in runs],
+        "weights of clients": [WEIGHTS.get(run.settings["weights"], run.settings["weights"]) for run in runs],
         "local training": [run_settings.training_in_words(run.settings["client"]) for run in runs],
         "augmentation in training": [run_settings.augmentation_in_words(run.settings["augmentation"]) for run in runs],
         "sent by a client in a round": [_message(run) for run in runs],
@@ -157,11 +153,6 @@ def _settings(comparison: ComparisonData) -> dict[str, str]:
     }
     shown = {name: list(dict.fromkeys(filter(None, values))) for name, values in texts.items()}
     return {name: " | ".join(values) for name, values in shown.items() if values}
-
-
-def _unusual(loss: str) -> str:
-    """Return a loss by name; an empty text for cross-entropy, the default."""
-    return "" if loss == CROSS_ENTROPY.loss else loss
 
 
 def _message(run: FinishedRun) -> str:

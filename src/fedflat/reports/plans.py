@@ -57,20 +57,16 @@ def recipe_lines(recipe: Recipe, cells: Iterable[Cell]) -> list[str]:
     """Describe a recipe in lines, with the numbers that its paper prints for `cells`."""
     base = recipe.base
     first = [f"{recipe.name}: {recipe.item.title}", f"{base.title} ({base.paper}): {', '.join(recipe.item.items)}"]
-    return [*first, *details(recipe), *(f"note: {note}" for note in base.notes), *_printed(recipe, cells)]
+    options = [set(cell.options) for cell in cells]
+    blocks = recipe.published.blocks if recipe.published else []  # of one of the cells, or of a mean over several
+    printed = [line_of(numbers) for numbers in blocks if any(set(numbers.cell) <= of_cell for of_cell in options)]
+    return [*first, *details(recipe), *(f"note: {note}" for note in base.notes), *printed]
 
 
 def details(recipe: Recipe) -> list[str]:
     """Return the methods and notes of a recipe that the other recipes of its paper do not share, as lines."""
     methods = [f"methods: {', '.join(recipe.item.use)}"] if recipe.item.use else []
     return methods + [f"note: {note}" for note in recipe.item.notes]
-
-
-def _printed(recipe: Recipe, cells: Iterable[Cell]) -> list[str]:
-    """Return a line for each block of numbers that the paper prints for one of `cells`, or for a mean over several."""
-    options = [set(cell.options) for cell in cells]
-    printed = recipe.published.blocks if recipe.published else []
-    return [line_of(numbers) for numbers in printed if any(set(numbers.cell) <= of_cell for of_cell in options)]
 
 
 def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | None, float | None]:
@@ -89,7 +85,7 @@ def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | Non
         speed = speed_of(runs[0], measure=measure)
     except MissingPackageError:
         speed = None
-    return work, None if speed is None else speed.hours(work)
+    return work, None if speed is None else speed.seconds(work) / 3600
 
 
 def _cost_texts(work: Budget | None, hours: float | None) -> list[str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from ast import literal_eval
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import inf
 
 from ..experiments.recipe import Number, Published
 from ..methods import plain
-from .comparison_data import ComparisonData, Row, Target
+from .comparison_data import ComparisonData, Row
 from .text_table import NOTHING
 
 ACCURACY = "test accuracy %"  # the published quantity that has columns of its own in the comparison table
@@ -53,21 +52,15 @@ def line_of(numbers: Published) -> str:
     return f"paper, {numbers.where}, {over}{cells}, {numbers.quantity}: {', '.join(values)}{warning}"
 
 
-def value_for(row: Row, numbers: Published) -> Number | None:
-    """Return the paper's number for the method of `row`; None if the paper prints none."""
-    label = _label_for(row, numbers.values_by_method)
-    return None if label is None else numbers.values_by_method[label]
-
-
-def text_for(row: Row, numbers: Published) -> str | None:
-    """Return the paper's number for the method of `row`, or why it is absent; None if the table lacks the method."""
-    label = _label_for(row, [*numbers.values_by_method, *numbers.absent])
+def text_for(row: Row, numbers: Published) -> str:
+    """Return the paper's number for the method of `row`, or why it is absent; `NOTHING` if the table lacks it."""
+    label = label_for(row, [*numbers.values_by_method, *numbers.absent])
     if label is None:
-        return None
+        return NOTHING
     return numbers.absent[label] if label in numbers.absent else number_text(numbers.values_by_method[label], numbers)
 
 
-def _label_for(row: Row, labels: Iterable[str]) -> str | None:
+def label_for(row: Row, labels: Iterable[str]) -> str | None:
     """Return the label that denotes the method of `row`, or None.
 
     The row's own label takes precedence, then the label that names most of its settings: `FedGF(c=1)` denotes runs of
@@ -89,25 +82,20 @@ def _settings_named(label: str, row: Row) -> float:
     return len(named) if is_of_row else -1
 
 
-@dataclass(frozen=True)
-class PublishedQuantity:
-    """A quantity with a cell for each row of the comparison."""
+def published_lines(comparison: ComparisonData) -> dict[str, list[str]]:
+    """Return the cells of each quantity but the test accuracy, a text for each row of the comparison, by title.
 
-    title: str
-    cells: Sequence[str]
-
-
-def published_lines(comparison: ComparisonData) -> list[PublishedQuantity]:
-    """Return a line for each quantity but the test accuracy, in the paper's order; ours follows the paper's."""
+    They are in the paper's order; ours follow the paper's.
+    """
     lines: dict[str, list[str]] = {}
     for numbers in comparison.published:
         if numbers.quantity != ACCURACY:
-            theirs = [text_for(row, numbers) or NOTHING for row in comparison.rows]
+            theirs = [text_for(row, numbers) for row in comparison.rows]
             lines[f"{numbers.quantity}: paper, {numbers.where}"] = theirs
             ours = [_ours(row, numbers.quantity, comparison.rows) or NOTHING for row in comparison.rows]
             if set(ours) != {NOTHING}:
                 lines[f"{numbers.quantity}: ours"] = ours
-    return [PublishedQuantity(title, cells) for title, cells in lines.items()]
+    return lines
 
 
 def _ours(row: Row, quantity: str, rows: Sequence[Row]) -> str | None:
@@ -119,15 +107,11 @@ def _ours(row: Row, quantity: str, rows: Sequence[Row]) -> str | None:
             return f"{rounds:.0f} ({len(target.plain)}/{len(row.runs)})"
         for name, field in RELATIVE.items():
             if quantity == f"{name} {to}, relative to FedAvg":
-                return _relative(target, [other.reached[place] for other in rows if other.label == "FedAvg"], field)
+                of_fedavg = [other.reached[place] for other in rows if other.label == "FedAvg"]
+                ours, theirs = target.mean(field), of_fedavg[0].mean(field) if len(of_fedavg) == 1 else None
+                return f"{ours / theirs:.2f}" if ours is not None and theirs else None  # both must reach it
     mean, spread, factor = OURS.get(quantity, ("", None, 1))
     if mean not in row.estimates:
         return None
     names = [name for name in (mean, spread) if name]
     return " ± ".join(f"{factor * row.estimates[name].mean:.4g}" for name in names)
-
-
-def _relative(target: Target, of_fedavg: Sequence[Target], field: str) -> str | None:
-    """Return the cost of a target relative to FedAvg; None unless both reached it and FedAvg has exactly one row."""
-    ours, theirs = target.mean(field), of_fedavg[0].mean(field) if len(of_fedavg) == 1 else None
-    return f"{ours / theirs:.2f}" if ours is not None and theirs else None

@@ -23,7 +23,11 @@ def settings_by_name(run: FinishedRun) -> dict[str, Any]:
     settings = run.settings
     values = _prefixed("method", settings["method"])
     values |= {} if settings["method_code"] is None else {"method.code": settings["method_code"]}
-    values |= _data(settings["data"]) | _model(settings["model"]) | client_settings(settings["client"])
+    model, client = settings["model"], _prefixed("client", settings["client"])
+    if client["client.epochs"] is None and client["client.steps"] is None:
+        client["client.epochs"] = 1  # the default of a client without either
+    values |= _data(settings["data"]) | {name: None if value == inf else value for name, value in client.items()}
+    values |= {"model": model[CLASS], "parameters": model["parameters"], "dtype": model["dtype"]}
     if settings["adapter"] is not None:
         values |= {name: "+".join(x) if isinstance(x, list) else x
                    for name, x in _prefixed("adapter", settings["adapter"]).items()}  # fmt: skip
@@ -64,19 +68,6 @@ def settings_of_all(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
     return tables
 
 
-def client_settings(client: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `Client` by name (`client.lr` and so on)."""
-    values = {name: None if value == inf else value for name, value in _prefixed("client", client).items()}
-    if values["client.epochs"] is None and values["client.steps"] is None:
-        values["client.epochs"] = 1  # the default of a client without either
-    return values
-
-
-def batches_of(client: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the settings that determine the batches of a client, together with its samples and the seed."""
-    return client["steps"] or (client["epochs"] or 1, "epochs"), client["batch_size"]
-
-
 def _prefixed(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a table under the names `name.field`."""
     return {f"{name}.{key}": value for key, value in fields_by_name(table).items()}
@@ -88,11 +79,6 @@ def _data(data: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(scheme, Mapping):
         return values | {"partition": scheme}
     return values | {"partition": scheme[CLASS]} | _prefixed("partition", scheme)
-
-
-def _model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return class, number of parameters and their type."""
-    return {"model": model[CLASS], "parameters": model["parameters"], "dtype": model["dtype"]}
 
 
 def _participation(rule: Mapping[str, Any]) -> Any:
@@ -120,10 +106,11 @@ def participation_in_words(rule: Mapping[str, Any]) -> str:
 
 def training_in_words(client: Mapping[str, Any]) -> str:
     """Describe local training; settings that are off are left out."""
-    decay = client["lr_decay"]
+    decay, size, number = client["lr_decay"], client["batch_size"], client["steps"] or client["epochs"] or 1
+    kind = ("epoch" if client["steps"] is None else "step") + ("" if number == 1 else "s")
     parts = [
         f"step size {client['lr']:g}" + (f", times {decay:g} each round" if decay != 1 else ""),
-        f"{_amount(client)} {_batches(client['batch_size'])}",
+        f"{number} {kind} " + ("on all samples of a client at once" if size is None else f"in batches of {size}"),
     ]
     if client["weight_decay"]:
         where = "" if client["wd_scope"] == "outside" else f" ({client['wd_scope']})"
@@ -134,16 +121,6 @@ def training_in_words(client: Mapping[str, Any]) -> str:
     if client["momentum"]:
         parts.append(f"momentum {client['momentum']:g}")
     return "; ".join(parts)
-
-
-def _amount(client: Mapping[str, Any]) -> str:
-    kind = "step" if client["steps"] is not None else "epoch"
-    number = client["steps"] or client["epochs"] or 1
-    return f"{number} {kind}" + ("" if number == 1 else "s")
-
-
-def _batches(size: int | None) -> str:
-    return "on all samples of a client at once" if size is None else f"in batches of {size}"
 
 
 def data_in_words(data: Mapping[str, Any]) -> str:
@@ -164,11 +141,6 @@ def augmentation_in_words(augmentation: Mapping[str, Any] | None) -> str:
     """Describe the augmentation of pictures in training; an empty text for none."""
     fields = {} if augmentation is None else fields_by_name(augmentation)
     return ", ".join(f"{name.replace('_', ' ')} {_word(value)}" for name, value in fields.items())
-
-
-def weights_in_words(weights: str) -> str:
-    """Describe the weights of clients in the mean."""
-    return {"uniform": "equal", "samples": "by their number of samples"}.get(weights, weights)
 
 
 def fields_in_words(table: Mapping[str, Any] | None) -> str:

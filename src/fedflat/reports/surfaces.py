@@ -136,53 +136,30 @@ def write_landscape(
 ) -> Path:
     """Write landscape.html and its static figures (SVG) to `folder`; returns the path of the page.
 
+    The page loads nothing and can be read without its script. Figures without data are left out.
+
     Raises InputError if they cannot be written.
     """
-    figures = _figures(surfaces, maps)
-    files = {f"{name}.svg": figure for name, figure in figures.items()}
-    files |= {"landscape.html": _page(surfaces, maps, figures, title, notes)}
-    make_folder(folder)
-    for name, text in files.items():
-        write_atomically(folder / name, partial(Path.write_text, data=text))
-    return folder / "landscape.html"
-
-
-def _page(
-    surfaces: Sequence[Surface], maps: Sequence[FeatureMap], figures: dict[str, str], title: str, notes: Sequence[str]
-) -> str:
-    """Render the page, which loads nothing and can be read without its script."""
-    planes = _planes(surfaces)
-    return (
-        environment()
-        .get_template("landscape.html.j2")
-        .render(
-            title=title,
-            notes=notes,
-            surfaces=surfaces,
-            numbers=_numbers(planes) if planes else None,
-            turned=planes,
-            floating=any(mark.distance > OFF_PLANE for surface in planes for mark in surface.marks),
-            table=[_row(surface) for surface in surfaces],
-            figures=figures,
-            protocols=_protocols([*surfaces, *maps]),
-        )
-    )
-
-
-def _figures(surfaces: Sequence[Surface], maps: Sequence[FeatureMap]) -> dict[str, str]:
-    """Draw the static figures, by name; figures without data are left out."""
-    planes = _planes(surfaces)
+    planes, titles = [surface for surface in surfaces if len(surface.y) > 1], dict[str, list[str]]()
+    pictures: list[Surface | FeatureMap] = [*surfaces, *maps]
+    for picture in pictures:
+        titles.setdefault(picture.protocol, []).append(picture.title)
     drawn = {
         "contours": contours(planes) if planes else None,
         "profiles": profiles(surfaces),
         "features": feature_maps(maps) if maps else None,
     }
-    return {name: figure for name, figure in drawn.items() if figure is not None}
-
-
-def _planes(surfaces: Sequence[Surface]) -> list[Surface]:
-    """Return the surfaces with two directions."""
-    return [surface for surface in surfaces if len(surface.y) > 1]
+    figures = {name: figure for name, figure in drawn.items() if figure is not None}
+    page = environment().get_template("landscape.html.j2").render(
+        title=title, notes=notes, surfaces=surfaces, numbers=_numbers(planes) if planes else None, turned=planes,
+        floating=any(mark.distance > OFF_PLANE for surface in planes for mark in surface.marks),
+        table=[_row(surface) for surface in surfaces], figures=figures, protocols=titles,
+    )  # fmt: skip
+    files = {f"{name}.svg": figure for name, figure in figures.items()} | {"landscape.html": page}
+    make_folder(folder)
+    for name, text in files.items():
+        write_atomically(folder / name, partial(Path.write_text, data=text))
+    return folder / "landscape.html"
 
 
 def _numbers(surfaces: Sequence[Surface]) -> dict[str, Any]:
@@ -214,14 +191,6 @@ def _row(surface: Surface) -> dict[str, Any]:
         marks.append(f"{name}{mark.loss:.4g}{away}")
     return {"title": surface.title, "marks": marks, "low": f"{low:.4g}", "high": f"{high:.4g}",
             "infinite": int((~np.isfinite(surface.loss)).sum())}  # fmt: skip
-
-
-def _protocols(pictures: Sequence[Surface | FeatureMap]) -> dict[str, list[str]]:
-    """Return the titles of the pictures by the protocol that they were computed with."""
-    titles: dict[str, list[str]] = {}
-    for picture in pictures:
-        titles.setdefault(picture.protocol, []).append(picture.title)
-    return titles
 
 
 def _panels(pictures: Sequence[Any], across: int = PANELS_ACROSS) -> tuple[Figure, list[Axes]]:

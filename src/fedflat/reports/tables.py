@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from rich.console import Console
 from rich.table import Table
 
-from ..core.errors import InputError, MissingPackageError, printable
+from ..core.errors import InputError, printable
 from ..experiments.csv_text import without_formula
 from ..experiments.statistics import Difference
-from ..files import write_atomically
 from ..metrics.flatness import Flatness
 from .columns import Column, caption, columns, measure_title, target_columns
-from .comparison_data import ComparisonData, Row
+from .comparison_data import ComparisonData
 from .published import published_lines
 from .text_table import NOTHING, text_table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NAMED = 4  # most methods that the headline names
 LATEX = {
@@ -41,13 +34,18 @@ def headline(comparison: ComparisonData) -> str:
     rows = {row.label: row.difference for row in comparison.rows if row.difference is not None}
     accuracy = "test accuracy" + (", chosen on the test set," if comparison.protocol == "best-test" else "")
     if not rows:
-        return _alone(comparison.rows)
+        alone = max(comparison.rows, key=lambda row: row.accuracy.mean)
+        spread = "" if alone.accuracy.std is None else f" ± {100 * alone.accuracy.std:.2f}"
+        reached = f"{100 * alone.accuracy.mean:.2f}{spread} % test accuracy ({_seeds(alone.accuracy.n)})"
+        return f"{alone.label} has {reached}; there is nothing to compare it with."
     ahead = sorted((label for label, d in rows.items() if d.low is not None and d.low > 0), key=lambda n: -rows[n].mean)
     best = ahead[0] if ahead else max(rows, key=lambda label: rows[label].mean)
-    first, to = rows[best], _baseline_of(comparison, best)
+    first = rows[best]
+    to = next(row.baseline or comparison.baseline for row in comparison.rows if row.label == best)
     if first.low is None:
+        side = "higher" if first.mean >= 0 else "lower"
         return (
-            f"One seed cannot tell who is ahead of {to}: {best}'s {accuracy} is {_points(first)} {_side(first)}, "
+            f"One seed cannot tell who is ahead of {to}: {best}'s {accuracy} is {_points(first)} {side}, "
             "without an interval."
         )
     if ahead:
@@ -60,24 +58,8 @@ def headline(comparison: ComparisonData) -> str:
     return f"Nobody is certainly ahead of {comparison.baseline}: {highest} ({_interval(first)})."
 
 
-def _alone(rows: Sequence[Row]) -> str:
-    """Return the headline of a comparison without a baseline."""
-    best = max(rows, key=lambda row: row.accuracy.mean)
-    spread = "" if best.accuracy.std is None else f" ± {100 * best.accuracy.std:.2f}"
-    reached = f"{100 * best.accuracy.mean:.2f}{spread} % test accuracy ({_seeds(best.accuracy.n)})"
-    return f"{best.label} has {reached}; there is nothing to compare it with."
-
-
-def _baseline_of(comparison: ComparisonData, label: str) -> str:
-    return next(row.baseline or comparison.baseline for row in comparison.rows if row.label == label)
-
-
 def _points(d: Difference) -> str:
     return f"{100 * abs(d.mean):.2f} points"
-
-
-def _side(d: Difference) -> str:
-    return "higher" if d.mean >= 0 else "lower"
 
 
 def _interval(d: Difference) -> str:
@@ -96,34 +78,12 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def tables(comparison: ComparisonData) -> list[Table]:
-    """Return all tables of the comparison."""
-    return [as_table(comparison), *published_table(comparison), *target_tables(comparison)]
-
-
-def as_table(comparison: ComparisonData) -> Table:
-    """Return the comparison as a table for a console."""
-    return _table(comparison, columns(comparison), caption(comparison))
-
-
-def target_tables(comparison: ComparisonData) -> list[Table]:
-    """Return a table for each target that a run reached: the cost of reaching it, by method."""
-    by_target = [target_columns(comparison, place) for place in range(len(comparison.targets))]
-    return [_table(comparison, cells) for cells in by_target if cells]
-
-
-def published_table(comparison: ComparisonData) -> list[Table]:
-    """Return the table of a paper's numbers other than test accuracies, a column per method; none without any."""
-    first = "the paper's other numbers"
-    rows = [(line.title, *line.cells) for line in published_lines(comparison)]
-    return [text_table((first, *(row.label for row in comparison.rows)), rows, (first,))] if rows else []
-
-
-def as_text(comparison: ComparisonData, width: int = 150) -> str:
-    """Return the comparison as plain text: headline, tables, notes. width: characters of a line."""
-    console = Console(width=width, no_color=True, force_terminal=False)
-    with console.capture() as captured:
-        console.print(*tables(comparison), sep="\n")
-    return "\n".join([printable(headline(comparison)), captured.get().rstrip(), *map(printable, comparison.notes)])
+    """Return the comparison for a console, a paper's other numbers if there are any, and the cost of each target."""
+    shown, first = [_table(comparison, columns(comparison), caption(comparison))], "the paper's other numbers"
+    if rows := [(title, *cells) for title, cells in published_lines(comparison).items()]:
+        shown.append(text_table((first, *(row.label for row in comparison.rows)), rows, (first,)))
+    by_target = (target_columns(comparison, place) for place in range(len(comparison.targets)))
+    return shown + [_table(comparison, cells) for cells in by_target if cells]
 
 
 def flatness_table(flatness_of: Mapping[str, Flatness]) -> Table:
@@ -147,13 +107,6 @@ def _table(comparison: ComparisonData, cells: list[Column], caption: str | None 
 def environment() -> Environment:
     """Return the templates of this package, which escape all values."""
     return Environment(loader=PackageLoader("fedflat.reports"), autoescape=True, undefined=StrictUndefined)
-
-
-def html_table(comparison: ComparisonData) -> str:
-    """Return the table as HTML, without the rest of the page."""
-    module = environment().get_template("table.html.j2").module
-    table: str = str(module.comparison_table(comparison.rows, columns(comparison), caption(comparison)))  # type: ignore[attr-defined]
-    return table
 
 
 def latex_table(comparison: ComparisonData, chosen: Sequence[str] | None = None) -> str:
@@ -206,21 +159,3 @@ def csv_text(comparison: ComparisonData) -> str:
     buffer = io.BytesIO()
     pyarrow.csv.write_csv(pa.table(columns, [str(without_formula(name)) for name in table.column_names]), buffer)
     return buffer.getvalue().decode()
-
-
-def write_csv(comparison: ComparisonData, path: Path) -> Path:
-    """Write `csv_text` to `path`, atomically. Raises InputError if it cannot be written."""
-    write_atomically(path, lambda file: file.write_text(csv_text(comparison)))
-    return path
-
-
-def data_frame(comparison: ComparisonData) -> pd.DataFrame:
-    """Return the numbers as a pandas DataFrame. Raises MissingPackageError, an InputError, without pandas."""
-    try:
-        import pandas  # noqa: F401  # not one of our dependencies
-    except ImportError as error:
-        raise MissingPackageError(
-            "to_pandas needs pandas: `pip install pandas`, or use `.table()` (pyarrow)"
-        ) from error
-    frame: Any = comparison.table().to_pandas()
-    return frame

@@ -71,8 +71,8 @@ class InitialModel:
             if isinstance(self.model, str):
                 made = {"name": models.known_model(self.model), "options": json.loads(json.dumps(self.options))}
                 size = {"classes": self.classes, "shape": list(self.shape)}
-                # A model with adapters is kept without its frozen parameters, which are those of this seed.
-                base = {} if self.adapter is None else {"seed": self.seed, "adapter": asdict(self.adapter)}
+                # The model's file lacks buffers and, with adapters, frozen parameters, which are those of this seed.
+                base = {"seed": self.seed, "adapter": self.adapter and asdict(self.adapter)}
                 dtype = str(self.dtype or torch.get_default_dtype()).removeprefix("torch.")
                 return made | base | size | {"dtype": dtype}
         return None
@@ -81,9 +81,9 @@ class InitialModel:
     def of_architecture(cls, architecture: Mapping[str, Any]) -> Self:
         """Make the description from `architecture`."""
         name, options, classes, shape = (architecture[key] for key in ("name", "options", "classes", "shape"))
-        adapter = None if architecture.get("adapter") is None else LoRA(**architecture["adapter"])
+        adapter = None if architecture["adapter"] is None else LoRA(**architecture["adapter"])
         dtype = getattr(torch, architecture["dtype"])
-        return cls(name, classes, tuple(shape), architecture.get("seed", 0), options, dtype, adapter)
+        return cls(name, classes, tuple(shape), architecture["seed"], options, dtype, adapter)
 
 
 def frozen_hash(module: nn.Module) -> str:

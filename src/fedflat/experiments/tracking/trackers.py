@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -76,11 +77,7 @@ class Tracker(ABC):
     def __init__(self, run: TrackedRun) -> None:
         """Begin or resume the run."""
         self.run = run
-
-    @property
-    @abstractmethod
-    def next_step(self) -> int:
-        """The first step that is not written yet."""
+        self.next_step = 0  # the first step that is not written yet
 
     @abstractmethod
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -105,36 +102,32 @@ class CsvTracker(Tracker):
     def __init__(self, run: TrackedRun) -> None:
         super().__init__(run)
         self.path = run.directory.path / METRICS
-        self.columns, self._rows = ["t"], 0
+        self.columns = ["t"]
         if self.path.exists() and not read_text(self.path, MOST).startswith(("t,", "t\n")):
             raise InputError(f"{self.path} was not written by fedflat; move it away")
         run.keep(TOOL, {})  # removes the digests, because the files are about to change
 
-    @property
-    def next_step(self) -> int:
-        return self._rows
-
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         row = {**metrics, "t": step}
         new = [name for name in row if name not in self.columns]
-        if new or not self._rows:
+        if new or not self.next_step:
             self._rewrite([*self.columns, *new], row)
         else:
             with system_errors(self.path, "written"), self.path.open("a", newline="") as file:
                 file.write(csv_line(row.get(name) for name in self.columns))
-        self._rows += 1
+        self.next_step += 1
 
     def finish(self, summary: Mapping[str, float]) -> None:
         folder, text = self.run.directory.path, "name,value\n" + "".join(map(csv_line, summary.items()))
-        write_atomically(folder / SUMMARY, lambda path: _write(path, text))
+        write_atomically(folder / SUMMARY, partial(Path.write_text, data=text, newline=""))
         self.run.keep(TOOL, {name: digest_of(folder / name) for name in (METRICS, SUMMARY)})
 
     def _rewrite(self, columns: list[str], row: Mapping[str, float]) -> None:
         """Rewrite the file with more columns, and append `row`."""
-        old = read_text(self.path, MOST).splitlines()[1:] if self._rows else []
+        old = read_text(self.path, MOST).splitlines()[1:] if self.next_step else []
         more = "," * (len(columns) - len(self.columns))
         table = [csv_line(columns), *(f"{line}{more}\n" for line in old), csv_line(row.get(name) for name in columns)]
-        write_atomically(self.path, lambda path: _write(path, "".join(table)))
+        write_atomically(self.path, partial(Path.write_text, data="".join(table), newline=""))
         self.columns = columns
 
 
@@ -146,19 +139,11 @@ def check_csv(folder: Path) -> dict[str, str]:
     """
     digests = kept_states(folder).get(TOOL)
     if digests:
-        return {name: _problem(folder / name, str(digests.get(name))) for name in (METRICS, SUMMARY)}
+        found = {name: digest_of(folder / name) if (folder / name).is_file() else None for name in (METRICS, SUMMARY)}
+        return {name: "it is missing" if digest is None else "" if digest == digests.get(name)
+                else "its SHA-256 is another one" for name, digest in found.items()}  # fmt: skip
     is_ours = (folder / METRICS).exists() and read_text(folder / METRICS, MOST).startswith("t,")
     return {STATE: "it is missing"} if is_ours and not (folder / STATE).exists() else {}
-
-
-def _problem(path: Path, digest: str) -> str:
-    if not path.is_file():
-        return "it is missing"
-    return "" if digest_of(path) == digest else "its SHA-256 is another one"
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, newline="")
 
 
 class TensorBoardTracker(Tracker):
@@ -174,22 +159,18 @@ class TensorBoardTracker(Tracker):
 
         super().__init__(run)
         self.folder = run.root / "tensorboard" / run.kept_name("tensorboard")
-        self._next = _steps(self.folder)
+        self.next_step = _steps(self.folder)
         self._writer = EventFileWriter(str(self.folder))
-        if not self._next:
+        if not self.next_step:
             self._add(0, [_text("settings", run.spec.to_toml())])
-
-    @property
-    def next_step(self) -> int:
-        return self._next
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         self._scalars(step, metrics)
         self._writer.flush()
-        self._next = step + 1
+        self.next_step = step + 1
 
     def finish(self, summary: Mapping[str, float]) -> None:
-        self._scalars(self._next, {f"summary/{name}": value for name, value in summary.items()})
+        self._scalars(self.next_step, {f"summary/{name}": value for name, value in summary.items()})
 
     def close(self) -> None:
         self._writer.close()
@@ -256,17 +237,13 @@ class WandbTracker(Tracker):
             config=run.settings(),
             settings=wandb.Settings(console="off", silent=True),
         )
-        self._next = max(int(state.get("next") or 0), int(self._run.step))
-        run.keep("wandb", {"id": self._id, "next": self._next})
-
-    @property
-    def next_step(self) -> int:
-        return self._next
+        self.next_step = max(int(state.get("next") or 0), int(self._run.step))
+        run.keep("wandb", {"id": self._id, "next": self.next_step})
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
-        self._next = step + 1
-        self.run.keep("wandb", {"id": self._id, "next": self._next})
+        self.next_step = step + 1
+        self.run.keep("wandb", {"id": self._id, "next": self.next_step})
 
     def finish(self, summary: Mapping[str, float]) -> None:
         self._run.summary.update({f"summary/{name}": value for name, value in summary.items()})
@@ -299,18 +276,14 @@ class MlflowTracker(Tracker):
         for first in range(0, len(settings), AT_ONCE):
             self._client.log_batch(self._id, params=settings[first : first + AT_ONCE])
         rounds = self._client.get_metric_history(self._id, "gradients")  # every round has this metric
-        self._next = max((one.step + 1 for one in rounds), default=0)
-
-    @property
-    def next_step(self) -> int:
-        return self._next
+        self.next_step = max((one.step + 1 for one in rounds), default=0)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         self._log(step, metrics)
-        self._next = step + 1
+        self.next_step = step + 1
 
     def finish(self, summary: Mapping[str, float]) -> None:
-        self._log(self._next, {f"summary/{name}": value for name, value in summary.items()})
+        self._log(self.next_step, {f"summary/{name}": value for name, value in summary.items()})
         self._client.set_terminated(self._id)
 
     def close(self) -> None:
