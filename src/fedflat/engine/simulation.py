@@ -57,10 +57,9 @@ from .arguments import (
     default_rounds,
     wants_to_stop,
 )
-from .arrivals import Arrivals
 from .callbacks import Callback
 from .client_store import BUDGET, ClientStore
-from .cohort import Cohort, CohortResult, InProcess, Trainer, train
+from .cohort import Arrivals, Cohort, CohortResult, InProcess, Trainer, train
 from .evaluation import Evaluated, OwnModels, ServerModel, predict
 from .executors import Choice, agreed, check_name, choose
 from .problem import Problem
@@ -75,16 +74,6 @@ class Round:
 
     t: int  # from 0
     metrics: dict[str, float]
-
-
-@dataclass(frozen=True)
-class _Computed:
-    """A round whose result is not yet applied to the server."""
-
-    ctx: Context
-    down: Any  # the server's message
-    clients: CohortResult
-    state: Any  # the server's next state
 
 
 class Simulation:
@@ -378,34 +367,31 @@ class Simulation:
             self._private.check_budget(self.t + 1)
         try:
             trainer = self._workers if self._ranks.number == 1 else InProcess(self.executor)
-            computed = self._compute(self.cohort(self.t), trainer, keep=True, ranks=self._ranks)
+            trained, state = self._compute(self.cohort(self.t), trainer, keep=True, ranks=self._ranks)
             with self._ranks.together():
                 self._store.commit()
         except BaseException:
             self._store.discard()
             raise
-        clients = computed.clients
-        guard = clients.arrivals.next_guard() if clients.arrivals else None
-        self._server.take(computed.state, clients.mean, computed.ctx, guard)
-        metrics = self._training_metrics(computed) | (self._evaluate() if self._ranks.index == 0 else {})
+        ctx, arrivals = trained.cohort.ctx, trained.cohort.arrivals
+        self._server.take(state, trained.mean, ctx, arrivals.next_guard() if arrivals else None)
+        metrics = self._training_metrics(trained) | (self._evaluate() if self._ranks.index == 0 else {})
         if self._private is not None and self._is_evaluated():
             metrics["epsilon"] = self._private.epsilon(self.t)
-        metrics |= self._spent(clients) | {"seconds": perf_counter() - started}
+        metrics |= self._spent(trained) | {"seconds": perf_counter() - started}
         metrics |= self._probed(metrics)
         self._server.report(metrics)
-        return Round(computed.ctx.t, metrics)
+        return Round(ctx.t, metrics)
 
-    def _training_metrics(self, computed: _Computed) -> dict[str, float]:
+    def _training_metrics(self, trained: CohortResult) -> dict[str, float]:
         """Return the metrics of a round's local training, by name."""
-        clients, metrics = computed.clients, {"lr": computed.ctx.lr}
+        cohort, metrics = trained.cohort, {"lr": trained.cohort.ctx.lr}
         if self._private is None:  # these depend on who took part, and on clients' samples
-            metrics |= {"clients": float(len(clients.drifts)), "drift": float(clients.drifts.mean())}
-            metrics["train_loss"] = clients.loss
-        metrics |= clients.arrivals.metrics() if clients.arrivals else {}
+            metrics |= {"clients": float(len(trained.drifts)), "drift": float(trained.drifts.mean())}
+            metrics["train_loss"] = trained.loss
+        metrics |= cohort.arrivals.metrics() if cohort.arrivals else {}
         # Numbers that the server sends beside vectors, such as FedGF's c.
-        return metrics | {
-            name: float(x) for name, x in computed.down.tensors().items() if x.numel() == 1 and name != "w"
-        }
+        return metrics | {name: float(x) for name, x in cohort.down.tensors().items() if x.numel() == 1 and name != "w"}
 
     def flatness(
         self,
@@ -436,11 +422,14 @@ class Simulation:
         if clients is not None and self.method.training == "centralised":
             raise InputError(f"{type(self.method).__name__} trains one model on all samples; clients have none")
         cohort = self.cohort(self.t) if clients is None else clients
-        computed = self._compute(cohort, InProcess(self.executor, observer), keep=False)
-        return NextRound(cohort, computed.state.w)
+        _, state = self._compute(cohort, InProcess(self.executor, observer), keep=False)
+        return NextRound(cohort, state.w)
 
-    def _compute(self, cohort: Index, trainer: Trainer, keep: bool, ranks: Ranks = ALONE) -> _Computed:
-        """Compute the next round with `cohort` (c,) for the server; with `keep`, clients' new records are staged."""
+    def _compute(self, cohort: Index, trainer: Trainer, keep: bool, ranks: Ranks = ALONE) -> tuple[CohortResult, Any]:
+        """Compute the next round with `cohort` (c,), and the server's next state, which is not yet applied.
+
+        With `keep`, clients' new records are staged.
+        """
         clients = self.executor.batches.longest_first(self.t, cohort)
         weights = mean_weights(self.weights, self._trained_on.sizes_of(clients), self.device)
         private, mean, arrivals = self._private, None, None
@@ -459,7 +448,7 @@ class Simulation:
                 state = self._server.updated(trained.mean, ctx)
             except NonFiniteError as error:
                 raise NonFiniteError(f"training diverged: {error}") from error
-        return _Computed(ctx, down, trained, state)
+        return trained, state
 
     def _screening(self, clients: Index, weights: Tensor, ctx: Context) -> tuple[Tensor, Arrivals]:
         """Return the weights (c, 1) that the server knows of `clients` (c,), and the screening of their records."""
@@ -646,11 +635,10 @@ class Simulation:
             raise InputError(f"a probe measures {both[0]!r}, which is a metric of every round; give it another name")
         return columns
 
-    def _spent(self, clients: CohortResult) -> dict[str, float]:
+    def _spent(self, trained: CohortResult) -> dict[str, float]:
         """Return the totals so far: minibatch gradients, and bytes in each direction."""
         before = self.history[-1] if self.history else {"gradients": 0.0, "bytes_down": 0.0, "bytes_up": 0.0}
-        sent = float(len(clients.drifts) if clients.arrivals is None else len(clients.arrivals.of_clients[0]))
-        private, gradients = self._private, float(clients.gradients)
+        private, sent, gradients = self._private, float(len(trained.cohort.clients)), float(trained.gradients)
         if private is not None:  # expected values, because the number of clients is secret
             sent, gradients = private.expected, private.expected_gradients(self.method, self.data.sizes)
         size = sent * self.server.w.element_size()
