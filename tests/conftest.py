@@ -18,9 +18,9 @@ import pytest
 import torch
 import typer.main
 
-from fedflat.core.matrix_products import fix_product_rounding
 from fedflat.core.method import Method
-from fedflat.engine.executors import choice, stacked
+from fedflat.core.native_libraries import fix_product_rounding
+from fedflat.engine import choice, stacked
 from fedflat.engine.workers import process
 from fedflat.methods import all_methods
 from fedflat.rounds.executor import Executor

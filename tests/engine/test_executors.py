@@ -11,7 +11,7 @@ from torch.nn import functional
 import fedflat as ff
 from fedflat.core.method import Method
 from fedflat.engine import executors
-from fedflat.engine.executors import Stacked
+from fedflat.engine.stacked import Stacked
 from fedflat.methods import find
 from fedflat.rounds.cost import full_passes_per_round, gradients_per_step
 from fedflat.rounds.executor import Sequential

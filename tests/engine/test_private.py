@@ -15,8 +15,8 @@ from fedflat.core.method import Method
 from fedflat.core.records import record_norm
 from fedflat.engine.cohort import InProcess
 from fedflat.methods import find
-from fedflat.rounds.privacy.private_mean import PrivateMean
-from fedflat.rounds.privacy.private_rounds import PrivateRounds
+from fedflat.rounds.private_mean import PrivateMean
+from fedflat.rounds.private_rounds import PrivateRounds
 from support.federation import simulation
 
 CLIP, NOISE, RATE = 0.3, 1.0, 0.4

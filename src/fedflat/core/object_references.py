@@ -15,7 +15,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from .errors import InputError, printable, shortened
-from .registry import matching
+from .registry import matching, suggestion
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -151,7 +150,8 @@ def load_object(reference: str, point: ExtensionPoint) -> Any:
     for part in attribute.split("."):
         if not hasattr(found, part):
             names = [name for name, value in vars(found).items() if not name.startswith("_") and point.qualifies(value)]
-            raise InputError(f"{shown}: there is no {part!r}{_suggestion(part, names)}")
+            others = f"; there is {', '.join(names)}" if names else ""
+            raise InputError(f"{shown}: there is no {part!r}{suggestion(part, names) or others}")
         found = getattr(found, part)
     return _checked(found, shown, point)
 
@@ -228,13 +228,6 @@ def _in_one_line(error: BaseException, place: str) -> str:
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     text = f"{where}raises {type(error).__name__}" + (f": {message.splitlines()[0]}" if message else "")
     return printable(shortened(text, 400))
-
-
-def _suggestion(name: str, names: list[str]) -> str:
-    close = get_close_matches(name, names, n=1)
-    if close:
-        return f"; did you mean {close[0]}?"
-    return f"; there is {', '.join(names)}" if names else ""
 
 
 def _checked(found: Any, shown: str, point: ExtensionPoint) -> Any:

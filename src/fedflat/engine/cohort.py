@@ -52,8 +52,8 @@ class ChunkResult:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ChunkResult:
         """Return the result with `change` applied to each tensor."""
-        records = {"received": self.received.map(change), "record": self.record.map(change)}
-        return replace(self, **records, **{name: change(getattr(self, name)) for name in NUMBERS})
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in NUMBERS}
+        return replace(self, received=self.received.map(change), record=self.record.map(change), **changed)
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors, in an order that is the same everywhere."""

@@ -58,7 +58,7 @@ from ..rounds.checkpoint import KEPT, kept_in, path_of, retire
 from ..rounds.checkpoint import load as load_state
 from ..rounds.checksums import Checksums
 from ..rounds.device import device_name, usable_device
-from ..rounds.privacy.private_rounds import logs_in, read_log
+from ..rounds.private_rounds import logs_in, read_log
 from ..rounds.run_model import InitialModel, frozen_hash, load_model
 from ..rounds.segments import commit_of_code, versions
 from ..rounds.server import metrics_table

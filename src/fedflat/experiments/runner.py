@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from ..core.errors import ChangedWarning, InputError, NonFiniteError
-from ..engine.arguments import check_callbacks
-from ..engine.callbacks import Callback
+from ..engine.callbacks import Callback, check_callbacks
 from ..engine.ranks import ALONE, Ranks
 from ..engine.simulation import Round, Simulation
 from ..rounds.checkpoint import DamagedError

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.matrix_products import fix_product_rounding
 from ..core.method import Method
 from ..core.model_check import check_tokens, randomness_of
+from ..core.native_libraries import fix_product_rounding
 from ..core.objective import Objective
 from ..core.task import CROSS_ENTROPY, task_of
 from ..data.federated import FederatedData

@@ -14,7 +14,7 @@ import torch
 
 from fedflat.core.errors import InputError
 from fedflat.engine.client_store import ClientStore
-from fedflat.engine.client_store.slots import NAME, START
+from fedflat.engine.slot_file import NAME, START
 from fedflat.methods import find
 from fedflat.rounds import checkpoint
 from support.crashes import Crash, Disk

@@ -126,7 +126,11 @@ class TrainingPool:
 
     def __init__(self, executor: Executor, number: int, dtype: torch.dtype, ctx: Context) -> None:
         """Share the training setup. dtype: of the records. Raises InputError if the setup cannot be pickled."""
-        parts = _pickled(TrainingSetup(_without_test_data(executor), ctx.is_weight, ctx.layers), number)
+        training, batches = copy(executor), copy(executor.batches)
+        # Without the samples that only the server uses.
+        batches.data = replace(batches.data, test=None, validation=None, partition="")
+        training.batches = batches
+        parts = _pickled(TrainingSetup(training, ctx.is_weight, ctx.layers), number)
         rows = min(executor.chunk, executor.batches.data.clients)
         layout = BufferLayout.of(executor, parts, rows, 2 * number, dtype)
         self._memory = SharedMemory(layout.size)
@@ -205,13 +209,6 @@ def prepare_training(descriptor: int, layout: BufferLayout) -> RunTask:
         return result.gradients
 
     return train
-
-
-def _without_test_data(executor: Executor) -> Executor:
-    """Return `executor` without the samples that only the server uses."""
-    training, training.batches = copy(executor), copy(executor.batches)
-    training.batches.data = replace(executor.batches.data, test=None, validation=None, partition="")
-    return training
 
 
 def _pickled(setup: TrainingSetup, number: int) -> list[memoryview]:
