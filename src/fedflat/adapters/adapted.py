@@ -185,7 +185,9 @@ class Factors:
 def factors(module: nn.Module) -> list[Factors]:
     """Return the adapted layers of `module`, in its order, with fixed factors; none without adapters."""
     names = [name for name, _ in module.named_parameters() if is_factor(name, "A")]
-    return [Factors(_layer(A), A, re.sub(r"(\.lora_(?:embedding_)?)A\.", r"\1B.", A)) for A in names]
+    layers = [A.partition(".lora_")[0].partition(PREFIX)[2] for A in names]
+    return [Factors(layer, A, re.sub(r"(\.lora_(?:embedding_)?)A\.", r"\1B.", A))
+            for layer, A in zip(layers, names, strict=True)]  # fmt: skip
 
 
 def merged(module: nn.Module, space: Space, w: Tensor) -> nn.Module:
@@ -214,11 +216,6 @@ def base_parameters(module: nn.Module) -> int | None:
         return None
     added = (".lora_", ".modules_to_save.")  # of a head the original is still there, too
     return sum(p.numel() for name, p in module.named_parameters() if not any(part in name for part in added))
-
-
-def _layer(name: str) -> str:
-    """Return the layer of the factor called `name`."""
-    return name.partition(".lora_")[0].partition(PREFIX)[2]
 
 
 def with_bfloat16_base(module: nn.Module) -> nn.Module:

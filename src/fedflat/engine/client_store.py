@@ -152,11 +152,6 @@ class ClientStore:
             rows = torch.cat([getattr(records, name) for name in self._widths], dim=1).to(self._like)
             self._own().write(self._index.stage(clients), rows)
 
-    def put(self, clients: Index, records: Record) -> None:
-        """Keep the records (c, width) of `clients` at once."""
-        self.stage(clients, records)
-        self.commit()
-
     def commit(self) -> None:
         """Make staged records the clients' records. Raises InputError, and changes nothing, if a write failed."""
         if self._rows is not None:
