@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,8 @@ class OwnModels:
 
     def round_scores(self) -> dict[str, float]:
         """Return the same numbers as `ServerModel` does."""
-        values = means([tested(self.objective, self.w(client), self.data) for client in self.clients])
+        rows = [tested(self.objective, self.w(client), self.data) for client in self.clients]
+        values = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
         if self.data.validation is not None:
             values["validation_accuracy"] = float(self._accuracies(self.data.validation).mean())
         return values
@@ -110,6 +111,9 @@ class OwnModels:
         return [score_samples(self.objective, self.w(i), self.data, parts[i]) for i in with_samples]
 
 
+Evaluated = ServerModel | OwnModels  # what evaluates the present state of a simulation
+
+
 def tested(objective: Objective, w: Tensor, data: FederatedData) -> dict[str, float]:
     """Return the numbers of the model `w` (d,) on the test set, by name; none without a test set."""
     if data.test is None:
@@ -121,14 +125,6 @@ def tested(objective: Objective, w: Tensor, data: FederatedData) -> dict[str, fl
 def test_samples(data: FederatedData) -> dict[str, float]:
     """Return the number of test samples, by name; nothing without a test set."""
     return {} if data.test is None else {"test_samples": len(data.test[1])}
-
-
-Evaluated = ServerModel | OwnModels  # what evaluates the present state of a simulation
-
-
-def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each number over `rows`, which have the same names."""
-    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
 def spread_of(name: str, accuracies: NDArray[np.float64]) -> dict[str, float]:
