@@ -128,7 +128,17 @@ def find_outside(name: str, point: ExtensionPoint) -> Any | None:
 
     Raises InputError as `load_object` does.
     """
-    return load_object(name, point) if is_reference(name) else _find_installed(name, point)
+    if is_reference(name):
+        return load_object(name, point)
+    known = installed(point)
+    entry = known.get(matching(name, known) or "")
+    if entry is None:
+        return None
+    try:
+        found = entry.load()
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{name} ({entry.value}): {_in_one_line(error, entry.module)}") from error
+    return _checked(found, f"{name} ({entry.value})", point)
 
 
 def load_object(reference: str, point: ExtensionPoint) -> Any:
@@ -159,19 +169,6 @@ def load_object(reference: str, point: ExtensionPoint) -> Any:
 def installed(point: ExtensionPoint) -> dict[str, EntryPoint]:
     """Return the entry points that installed packages declare for `point`, by name; nothing is imported."""
     return _entry_points(f"fedflat.{point.name}")
-
-
-def _find_installed(name: str, point: ExtensionPoint) -> Any | None:
-    """Load the entry point `name`; None if it is not installed. Raises InputError if it cannot be loaded."""
-    known = installed(point)
-    entry = known.get(matching(name, known) or "")
-    if entry is None:
-        return None
-    try:
-        found = entry.load()
-    except (Exception, SystemExit) as error:
-        raise InputError(f"{name} ({entry.value}): {_in_one_line(error, entry.module)}") from error
-    return _checked(found, f"{name} ({entry.value})", point)
 
 
 def origin(name: str, point: ExtensionPoint) -> CodeOrigin | None:

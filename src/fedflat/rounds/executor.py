@@ -161,15 +161,14 @@ class Sequential(Executor):
         for row in range(len(plan.clients)):
             alone = down.map(itemgetter(row)), client.map(itemgetter(row))
             results.append(super().run(plan.single(row), *alone, ctx, descent, step))
-        return LocalResult(
-            up=results[0].up.map(_stack, *(r.up for r in results[1:])),
-            client=results[0].client.map(_stack, *(r.client for r in results[1:])),
-            w=torch.stack([r.w for r in results]),
-            steps=torch.stack([r.steps for r in results]),
-            lr_factors=torch.stack([r.lr_factors for r in results]),
-            gradients=sum(r.gradients for r in results),
-            loss=torch.stack([r.loss for r in results]),
-        )
+        first, *others = results
+        parts: dict[str, Any] = {
+            name: getattr(first, name).map(lambda *rows: torch.stack(rows), *(getattr(r, name) for r in others))
+            for name in ("up", "client")
+        }
+        for name in ("w", "steps", "lr_factors", "loss"):
+            parts[name] = torch.stack([getattr(r, name) for r in results])
+        return LocalResult(gradients=sum(r.gradients for r in results), **parts)
 
     def _local_steps(self, plan: BatchPlan) -> Tensor:
         return super()._local_steps(plan)[0]
@@ -188,7 +187,3 @@ class Sequential(Executor):
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed >> 1)
             yield
-
-
-def _stack(*rows: Tensor) -> Tensor:
-    return torch.stack(rows)
