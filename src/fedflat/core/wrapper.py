@@ -42,8 +42,6 @@ class Wrapper(Method):
     down: ClassVar[Any] = OfBase()
     up: ClassVar[Any] = OfBase()
     mean: ClassVar[Any] = OfBase()
-    needs_equal_weights: ClassVar[Any] = OfBase()
-    penalty: ClassVar[Any] = OfBase()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +53,14 @@ class Wrapper(Method):
         if name == "base" or name.startswith("__"):
             raise AttributeError(f"{type(self).__name__} has no {name}")
         return getattr(self.base, name)
+
+    @property
+    def needs_equal_weights(self) -> bool:
+        return self.base.needs_equal_weights
+
+    @property
+    def penalty(self) -> float:
+        return self.base.penalty
 
     def fresh_weight(self, down: Any) -> Tensor | float:
         return self.base.fresh_weight(down)
