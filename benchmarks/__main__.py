@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedflat.cli.console import Console, in_one_line
-from fedflat.engine.allocator import tune_allocator
+from fedflat.core.native_libraries import tune_allocator
 from fedflat.reports.text_table import literal
 
 from . import growth as growing

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from fedflat.engine.allocator import tune_allocator
+from fedflat.core.native_libraries import tune_allocator
 
 from .parts import parts
 from .timing import Prepared, Seconds

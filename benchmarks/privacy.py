@@ -20,7 +20,7 @@ import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.experiments.recipe import find_recipe
 from fedflat.experiments.run_directory import StoredRun
-from fedflat.rounds.privacy.accountant import epsilon, noise_for
+from fedflat.rounds.accountant import epsilon, noise_for
 
 from .privacy_audit import lower_bound, scores
 

@@ -18,7 +18,7 @@ from scipy.stats import beta
 import fedflat as ff
 from fedflat.core.method import Context
 from fedflat.methods import find
-from fedflat.rounds.privacy.private_rounds import PrivateRounds
+from fedflat.rounds.private_rounds import PrivateRounds
 
 CANARIES = 500
 LENGTH = 100.0  # of what a canary sends, in clips

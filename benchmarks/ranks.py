@@ -25,7 +25,7 @@ import torch.distributed as dist
 from benchmarks.implementations import Bare, Ours
 from benchmarks.results import machine
 from benchmarks.workloads import WORKLOADS
-from fedflat.engine.allocator import tune_allocator
+from fedflat.core.native_libraries import tune_allocator
 from fedflat.engine.ranks import Ranks, joined
 from fedflat.methods import find
 from fedflat.rounds.aggregation import RunningMean

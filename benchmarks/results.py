@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fedflat.core.errors import InputError
-from fedflat.engine.allocator import SWITCH
+from fedflat.core.native_libraries import SWITCH
 from fedflat.experiments.run_directory import RECORDED
 from fedflat.files import write_atomically
 from fedflat.rounds.segments import versions

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.tables import Table
 from docs.method_pages import link
 from fedflat.core.errors import InputError
-from fedflat.engine.arguments import check_ranks
+from fedflat.engine.problem import check_ranks
 from fedflat.experiments.config_errors import validated
 from fedflat.experiments.spec import RunSpec
 from fedflat.federation.flower.settings import RunSettings

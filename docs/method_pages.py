@@ -19,7 +19,7 @@ from fedflat.core.hyper import allowed
 from fedflat.core.method import Method
 from fedflat.core.records import Record
 from fedflat.core.wrapper import Wrapper
-from fedflat.engine.arguments import check_ranks, check_weights
+from fedflat.engine.problem import check_ranks, check_weights
 from fedflat.methods import all_methods
 from fedflat.reports.catalogue import costs, documentation, settings, summary
 from fedflat.reports.listing import COSTS, LEGEND

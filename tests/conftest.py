@@ -18,10 +18,9 @@ import pytest
 import torch
 import typer.main
 
-from fedflat.core.matrix_products import fix_product_rounding
 from fedflat.core.method import Method
-from fedflat.engine import problem
-from fedflat.engine.executors import choice, stacked
+from fedflat.core.native_libraries import fix_product_rounding
+from fedflat.engine import choice, problem, stacked
 from fedflat.engine.workers import process
 from fedflat.federation import client
 from fedflat.methods import all_methods

@@ -22,8 +22,8 @@ from fedflat.core.records import Record, Vector
 from fedflat.data.partition.scheme import Samples
 from fedflat.data.selection import Holdings, hold_out
 from fedflat.data.sources import source
-from fedflat.engine.executors.stacked import Stacked
 from fedflat.engine.shared_memory import TensorAllocator
+from fedflat.engine.stacked import Stacked
 from fedflat.experiments import budget, parallel, runner, studies
 from fedflat.experiments import spec as specs
 from fedflat.experiments.budget import run_budget

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from .experiments.studies import load_run, study
     from .metrics.flatness import flatness
     from .reports.comparison import compare
+    from .rounds.accountant import Privacy
     from .rounds.attack import Attack
     from .rounds.guard import Guard
     from .rounds.local_training import Client
     from .rounds.participation import Bernoulli, HeldOut, Unreliable
-    from .rounds.privacy.accountant import Privacy
 
 __version__ = "0.1.0"
 
@@ -61,7 +61,7 @@ _MODULES = {
     "LoRA": "adapters.lora",
     "Method": "core.method",
     "NonFiniteError": "core.errors",
-    "Privacy": "rounds.privacy.accountant",
+    "Privacy": "rounds.accountant",
     "Run": "engine.run",
     "Simulation": "engine.simulation",
     "Unreliable": "rounds.participation",

@@ -16,7 +16,7 @@ from fedflat.adapters import adapted, factors, merged
 from fedflat.adapters.adapted import is_factor
 from fedflat.adapters.peft_files import export_adapter
 from fedflat.core.errors import InputError
-from fedflat.core.space import Space
+from fedflat.core.torch_module import Space
 
 PADDING, WORDS = 3, 9
 

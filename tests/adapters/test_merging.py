@@ -13,7 +13,7 @@ from torch import nn
 import fedflat as ff
 from fedflat.adapters import adapted, base_parameters, factors, merged
 from fedflat.core.method import Method
-from fedflat.core.space import Space
+from fedflat.core.torch_module import Space
 from fedflat.experiments.budget import simulation_budget
 from fedflat.rounds.cost import compared_messages, method_cost
 from support.federation import federation

@@ -9,7 +9,7 @@ import torch
 from benchmarks.host import Elsewhere, Here, in_a_process_of_its_own
 from benchmarks.results import Results, Settings, described
 from benchmarks.suite import measure
-from fedflat.engine.allocator import SWITCH
+from fedflat.core.native_libraries import SWITCH
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ import os
 import pytest
 import torch
 
-from fedflat.core import matrix_products
-from fedflat.core.matrix_products import fix_product_rounding
+from fedflat.core import native_libraries
+from fedflat.core.native_libraries import fix_product_rounding
 from support.fresh_process import output_of
 
 SHOW = "print(os.environ.get('MKL_CBWR'))\n"
@@ -26,7 +26,7 @@ FORKING = """
 import json, os, sys, torch
 import fedflat as ff, fedflat.engine.simulation
 from fedflat.cli import execution, main
-from fedflat.core.matrix_products import fix_product_rounding
+from fedflat.core.native_libraries import fix_product_rounding
 
 for name, code in {codes!r}.items():
     print(json.dumps(name), flush=True)
@@ -77,6 +77,6 @@ def test_after_the_first_product_processes_that_are_started_round_as_this_one_do
 
 def test_without_intels_library_the_variable_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MKL_CBWR", raising=False)
-    monkeypatch.setattr(matrix_products.ctypes, "CDLL", lambda _: object())
+    monkeypatch.setattr(native_libraries.ctypes, "CDLL", lambda _: object())
     fix_product_rounding()
     assert os.environ["MKL_CBWR"] == "AUTO"

@@ -13,7 +13,7 @@ import torch
 
 import fedflat as ff
 from fedflat.core.errors import InputError
-from fedflat.core.plain_numbers import plain_number, plain_numbers
+from fedflat.core.hyper import plain_number, plain_numbers
 from fedflat.experiments import studies
 from fedflat.experiments.spec import StudySpec
 from fedflat.rounds.participation import participation

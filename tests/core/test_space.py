@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedflat.core.space import Space
+from fedflat.core.torch_module import Space
 
 
 def network() -> nn.Module:

@@ -13,7 +13,7 @@ from docs.method_equations import STAGES, fingerprint, formulas, letters, own_pa
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method, Sources, hyper
 from fedflat.core.records import Delta, Model, Vector, per_round
-from fedflat.engine.arguments import check_weights
+from fedflat.engine.problem import check_weights
 from fedflat.methods import all_methods
 from fedflat.methods.fedavg import FedAvg
 from fedflat.methods.fedprox import FedProx

@@ -10,7 +10,7 @@ from benchmarks import privacy
 from benchmarks.privacy import Audit, PrivateRun, read_audits, read_runs, recipe_settings
 from docs.measured_tables import audit_table, private_accuracy_table
 from fedflat.experiments.recipe import find_recipe
-from fedflat.rounds.privacy.accountant import epsilon
+from fedflat.rounds.accountant import epsilon
 
 RUNS = [
     PrivateRun("FedAvg", None, 0, 80.0, None, None, None),

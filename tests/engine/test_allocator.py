@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from fedflat.engine.allocator import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, NEVER_TRIM, SWITCH, tune_allocator
+from fedflat.core.native_libraries import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, NEVER_TRIM, SWITCH, tune_allocator
 from support.files import refused
 
 # 20 times a block of 40 MiB whose first 4 MiB are written: above 32 MiB, glibc's default is always to map a block by
 # itself, so that its 1,024 pages are new every time.
 FAULTS = """
 import ctypes, resource
-from fedflat.engine.allocator import tune_allocator
+from fedflat.core.native_libraries import tune_allocator
 library = ctypes.CDLL(None)
 library.malloc.restype = library.memset.restype = ctypes.c_void_p
 library.malloc.argtypes = [ctypes.c_size_t]

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from fedflat.core.errors import InputError
-from fedflat.engine.executors import choice
-from fedflat.engine.executors.choice import choose
+from fedflat.engine import choice
+from fedflat.engine.choice import choose
 from fedflat.methods import find
 from support.federation import simulation
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import fedflat as ff
 from fedflat.core.method import Method
-from fedflat.engine.executors import stacked
+from fedflat.engine import stacked
 from fedflat.methods import FedAvg, find
 from support.effort import chosen
 from support.federation import federation, simulation

@@ -9,7 +9,7 @@ import torch
 
 from fedflat.core.local import LocalResult
 from fedflat.engine import trials
-from fedflat.engine.executors.stacked import Stacked
+from fedflat.engine.stacked import Stacked
 from support.effort import chosen
 from support.meta_device import MetaDevice
 

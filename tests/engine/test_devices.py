@@ -18,9 +18,8 @@ from fedflat.adapters.lora import Mode
 from fedflat.data.federated import Holdings
 from fedflat.data.partition import Samples, all_partitions
 from fedflat.data.preparation import AUGMENTATIONS, IMAGENET
-from fedflat.engine import ranks
-from fedflat.engine.executors import choice
-from fedflat.engine.executors.stacked import Stacked
+from fedflat.engine import choice, ranks
+from fedflat.engine.stacked import Stacked
 from fedflat.methods import find
 from fedflat.metrics.flatness import all_measures
 from fedflat.models import vit_b_32

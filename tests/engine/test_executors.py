@@ -10,8 +10,7 @@ from torch.nn import functional
 
 import fedflat as ff
 from fedflat.core.method import Method
-from fedflat.engine import executors
-from fedflat.engine.executors import Stacked
+from fedflat.engine.stacked import Stacked
 from fedflat.methods import find
 from fedflat.rounds.cost import full_passes_per_round, gradients_per_step
 from fedflat.rounds.executor import Sequential
@@ -187,7 +186,7 @@ def noisy_network() -> nn.Module:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "executor"),
-    [(dropout_network, executors.Stacked), (noisy_network, Sequential)],
+    [(dropout_network, Stacked), (noisy_network, Sequential)],
     ids=["dropout", "noise"],
 )
 def test_the_users_random_state_changes_nothing(network, executor: type) -> None:
@@ -243,13 +242,13 @@ def test_frozen_layers_in_evaluation_mode_stay_so() -> None:
     model[0].requires_grad_(False).eval()
     runs = [trajectory(simulation(find("FedAvg")(), model=model, eval_every=k)) for k in (1, 7)]
     assert torch.equal(*runs)
-    assert type(simulation(find("FedAvg")(), model=model).executor) is executors.Stacked
+    assert type(simulation(find("FedAvg")(), model=model).executor) is Stacked
 
 
 def test_auto_stacks_small_dense_models_only() -> None:
     data = federation()
     images = ff.FederatedData.from_clients([(torch.zeros(3, 1, 8, 8), torch.tensor([0, 1, 2]))])
-    assert type(simulation(find("FedAvg")(), data=data).executor) is executors.Stacked
+    assert type(simulation(find("FedAvg")(), data=data).executor) is Stacked
     convolutional = ff.Simulation(model="cnn", data=images, method=find("FedAvg")(), rounds=1)
     assert type(convolutional.executor) is Sequential
     with pytest.raises(ValueError, match="executor = 'fast' is unknown; known are auto, sequential, stacked"):

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from fedflat.core.method import Method
-from fedflat.engine.executors import Choice, prepared
-from fedflat.engine.executors.prepared import TensorStep
+from fedflat.engine import prepared
+from fedflat.engine.choice import Choice
+from fedflat.engine.prepared import TensorStep
 from fedflat.methods import find
 from support.effort import few_methods, for_few_rounds
 from support.federation import simulation

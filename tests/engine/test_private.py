@@ -15,8 +15,8 @@ from fedflat.core.method import Method
 from fedflat.core.records import record_norm
 from fedflat.engine.cohort import InProcess
 from fedflat.methods import find
-from fedflat.rounds.privacy.private_mean import PrivateMean
-from fedflat.rounds.privacy.private_rounds import PrivateRounds
+from fedflat.rounds.private_mean import PrivateMean
+from fedflat.rounds.private_rounds import PrivateRounds
 from support.federation import simulation
 
 CLIP, NOISE, RATE = 0.3, 1.0, 0.4
@@ -48,7 +48,7 @@ def hostile() -> ff.FederatedData:
 
 def mean_of(sim: ff.Simulation, cohort: list[int]) -> PrivateMean:
     """What a real round with these clients has added up; nothing is kept."""
-    return sim._compute(np.array(cohort, dtype=np.int64), InProcess(sim.executor), keep=False).clients.mean
+    return sim._compute(np.array(cohort, dtype=np.int64), InProcess(sim.executor), keep=False)[0].mean
 
 
 def distance(sim: ff.Simulation, one: PrivateMean, other: PrivateMean) -> float:
@@ -94,8 +94,8 @@ def test_a_round_of_nobody_moves_the_model_by_noise() -> None:
 
 def test_methods_see_the_expected_number_of_participants_and_no_other() -> None:
     sim = private(find("Scaffold")())
-    contexts = {(c.share, c.sampled) for c in (sim._compute(sim.cohort(0)[:n], InProcess(sim.executor), False).ctx
-                                               for n in range(3))}  # fmt: skip
+    results = [sim._compute(sim.cohort(0)[:n], InProcess(sim.executor), False)[0] for n in range(3)]
+    contexts = {(c.share, c.sampled) for c in (result.cohort.ctx for result in results)}
     assert contexts == {(RATE, round(RATE * 6))}
 
 

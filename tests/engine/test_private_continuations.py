@@ -16,9 +16,9 @@ from fedflat.core.errors import InputError
 from fedflat.files import PRIVATE
 from fedflat.methods import find
 from fedflat.rounds import checkpoint
+from fedflat.rounds.accountant import epsilon
 from fedflat.rounds.checkpoint import DamagedError
-from fedflat.rounds.privacy.accountant import epsilon
-from fedflat.rounds.privacy.private_rounds import add_to_log, logs_in, read_log
+from fedflat.rounds.private_rounds import add_to_log, logs_in, read_log
 from support.federation import simulation
 
 RATE, NOISE, DELTA = 0.9, 10.0, 1e-3
@@ -111,7 +111,7 @@ def test_what_would_spend_more_than_is_allowed_is_refused_before_its_noise_is_dr
     path = saved(tmp_path, privacy=solved)
     continued(path, privacy=solved)
     with monkeypatch.context() as patch:
-        patch.setattr("fedflat.rounds.privacy.private_mean.normal_deviates", None)
+        patch.setattr("fedflat.rounds.private_mean.normal_deviates", None)
         with pytest.raises(InputError, match="1 of them released again") as error:
             continued(path, 1e-2, privacy=solved)
     assert "\n" not in str(error.value)

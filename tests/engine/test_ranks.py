@@ -22,9 +22,9 @@ from torch import nn
 
 import fedflat as ff
 from fedflat.engine import ranks as ranks_module
-from fedflat.engine.executors import Stacked
-from fedflat.engine.executors.choice import agreed, stands_alone
+from fedflat.engine.choice import agreed, stands_alone
 from fedflat.engine.ranks import ALONE, Ranks
+from fedflat.engine.stacked import Stacked
 from fedflat.methods import find
 from fedflat.rounds.executor import Sequential
 from support.as_rank import digest, every_method, every_setting, mean_of_cancelling_messages, private_rounds, rounds

@@ -16,7 +16,8 @@ from fedflat.core import local
 from fedflat.core.local import Descent, local_round
 from fedflat.core.method import Context, Method
 from fedflat.core.objective import Objective
-from fedflat.engine.executors import Stacked, stacked
+from fedflat.engine import stacked
+from fedflat.engine.stacked import Stacked
 from fedflat.methods import FedAvg, FedGMT, FedLESAM, FedRobust, FedSAM, all_methods
 from support.effort import for_few_rounds, in_test_all
 from support.federation import federation, simulation, tanh_network

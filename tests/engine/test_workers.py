@@ -22,7 +22,7 @@ from fedflat.cli.flags import resolve
 from fedflat.core.errors import InputError
 from fedflat.core.method import Context
 from fedflat.engine.cohort import InProcess
-from fedflat.engine.executors import Stacked
+from fedflat.engine.stacked import Stacked
 from fedflat.engine.workers import WorkerError, Workers, process, training_pool
 from fedflat.engine.workers.training_pool import ChunkTask, TrainingPool
 from fedflat.engine.workers.worker_pool import WorkItem

@@ -17,7 +17,7 @@ from support.studies import run_spec, study_spec
 MEMORY = """
 import torch, fedflat as ff
 from fedflat.experiments.budget import peak_bytes
-from fedflat.engine.allocator import tune_allocator
+from fedflat.core.native_libraries import tune_allocator
 tune_allocator()
 torch.set_num_threads(1)
 

@@ -14,8 +14,8 @@ from fedflat.experiments.interrupt import Interrupted
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from fedflat.experiments.spec import RunSpec
 from fedflat.experiments.studies import extend_run
-from fedflat.rounds.privacy import private_mean
-from fedflat.rounds.privacy.private_rounds import logs_in, read_log
+from fedflat.rounds import private_mean
+from fedflat.rounds.private_rounds import logs_in, read_log
 from support.effort import effort
 from support.forgetful_disk import ForgetfulDisk
 from support.watching import Watched

@@ -31,7 +31,7 @@ def test_accuracy_per_client_is_that_of_its_own_samples() -> None:
         expected.append(float((network(x).argmax(1) == y).double().mean()))
     assert each == pytest.approx(expected)
     s = spread(each)
-    assert (s.mean, s.std, s.worst, s.best) == pytest.approx(
+    assert (s["mean"], s["std"], s["worst"], s["best"]) == pytest.approx(
         (np.mean(expected), np.std(expected), min(expected), max(expected))
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedflat.engine.client_store import slots
+from fedflat.engine import slot_file
 
 
 class Crash(BaseException):
@@ -29,14 +29,14 @@ class Disk:
         patch.setattr(os, "pwritev", self._pwritev)
         patch.setattr(os, "pwrite", self._pwrite)
         patch.setattr(os, "fsync", self._fsync)
-        patch.setattr(slots, "_flush", self._flush)
+        patch.setattr(slot_file, "_flush", self._flush)
 
     def left(self, folder: Path, copy: Path, rng: np.random.Generator | None) -> Path:
         """`folder` as the next process finds it, in `copy`; with `rng`, power failed and some of what was not flushed
         is lost."""
         shutil.copytree(folder, copy)
         if rng is not None:
-            with (copy / slots.NAME).open("r+b") as file:
+            with (copy / slot_file.NAME).open("r+b") as file:
                 for where, before in reversed(self._unflushed):
                     if rng.random() < 0.5:
                         file.seek(where)

@@ -26,7 +26,7 @@ import torch
 
 from fedflat.cli.results import verdicts
 from fedflat.core.errors import InputError
-from fedflat.engine.client_store import slots
+from fedflat.engine import slot_file
 from fedflat.engine.ranks import RankError, joined
 from fedflat.experiments import runner, studies, tuning
 from fedflat.experiments.run_directory import RunDirectory
@@ -60,7 +60,7 @@ class Operations:
         self.done, self._folder, self._number, self._act = 0, str(folder), number, act
         for name in OPERATIONS:
             setattr(os, name, self._watched(name, getattr(os, name)))
-        slots._flush = self._watched("fdatasync", slots._flush)
+        slot_file._flush = self._watched("fdatasync", slot_file._flush)
 
     def _watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*arguments: Any, **named: Any) -> Any:
@@ -96,7 +96,7 @@ class Log:
         self._folder = str(folder)
         for name in OPERATIONS:
             setattr(os, name, self._logged(name, getattr(os, name)))
-        slots._flush = self._logged("fdatasync", slots._flush)
+        slot_file._flush = self._logged("fdatasync", slot_file._flush)
 
     def _logged(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def logged(*arguments: Any, **named: Any) -> Any:
@@ -327,7 +327,7 @@ def state_of(path: Path) -> Any:
     else:
         records = tensors["clients.c_i"] if "clients.c_i" in tensors else tensors["clients.c"]
         content = records.numpy().view(np.uint8)[places[seen]]
-        rows = slots.digests_of(np.ascontiguousarray(content)).tolist()
+        rows = slot_file.digests_of(np.ascontiguousarray(content)).tolist()
     server = {name: x.numpy().tobytes().hex() for name, x in tensors.items() if name.startswith("server.")}
     return {"meta": meta, "history": history, "clients": dict(zip(seen.tolist(), rows, strict=True)), **server}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedflat.engine.client_store import slots
+from fedflat.engine import slot_file
 
 OPERATIONS = ("open", "fsync", "replace", "rename", "unlink", "rmdir", "mkdir", "ftruncate", "pwrite", "pwritev")
 Names = dict[int, dict[str, int]]  # inode of a folder -> its names, with the inode of each
@@ -36,7 +36,7 @@ class ForgetfulDisk:
         self._hold({*self._safe_names, *self._safe_contents})
         for name in OPERATIONS:
             patch.setattr(os, name, self._watched(getattr(os, name), name == "fsync"))
-        patch.setattr(slots, "_flush", self._watched(slots._flush, True))
+        patch.setattr(slot_file, "_flush", self._watched(slot_file._flush, True))
 
     def __enter__(self) -> ForgetfulDisk:
         return self

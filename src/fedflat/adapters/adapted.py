@@ -1,16 +1,22 @@
-"""A model with adapters: which of its parameters they replace, and which are trained and sent."""
+"""A model with adapters: the parameters that are trained and sent, in which rounds and precision; merged weights."""
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.errors import InputError, MissingPackageError, first_line, shortened
+from ..core.method import Method
+from ..core.torch_module import Space
+from ..core.wrapper import ALWAYS, EVEN, ODD, Alternation
 from .lora import AUTO, FROZEN, LoRA
 
 SHOWN = 6  # layers in a message
@@ -162,3 +168,107 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+PREFIX = "base_model.model."  # `peft` puts it before the names of the network's layers
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The parameters of one adapted layer, by name."""
+
+    layer: str  # its name in the network without adapters
+    A: str  # (r, inputs)
+    B: str  # (outputs, r)
+
+
+def factors(module: nn.Module) -> list[Factors]:
+    """Return the adapted layers of `module`, in its order, with fixed factors; none without adapters."""
+    names = [name for name, _ in module.named_parameters() if is_factor(name, "A")]
+    layers = [A.partition(".lora_")[0].partition(PREFIX)[2] for A in names]
+    return [Factors(layer, A, re.sub(r"(\.lora_(?:embedding_)?)A\.", r"\1B.", A))
+            for layer, A in zip(layers, names, strict=True)]  # fmt: skip
+
+
+def merged(module: nn.Module, space: Space, w: Tensor) -> nn.Module:
+    """Return a copy of `module` at `w` (d,) without adapters: each adapted layer has the weights W + alpha / r B A.
+
+    Only these weights are trainable. All parameters get the precision of `w`, so that a base of lower precision does
+    not round the product away.
+    """
+    made = deepcopy(module).to(w.dtype)
+    space.write(made, w)
+    network, layers = adapted_network(made), [one.layer for one in factors(made)]
+    plain: Any = network.merge_and_unload()  # type: ignore[union-attr]  # callers have checked that there are adapters
+    for p in (*made.parameters(), *plain.parameters()):
+        p.requires_grad_(False)
+    for layer in layers:
+        plain.get_submodule(layer).weight.requires_grad_()
+    if network is made:
+        return plain  # type: ignore[no-any-return]
+    made.network = plain
+    return made
+
+
+def base_parameters(module: nn.Module) -> int | None:
+    """Count the parameters that full fine-tuning of the base network would train; return None without adapters."""
+    if adapted_network(module) is None:
+        return None
+    added = (".lora_", ".modules_to_save.")  # of a head the original is still there, too
+    return sum(p.numel() for name, p in module.named_parameters() if not any(part in name for part in added))
+
+
+def with_bfloat16_base(module: nn.Module) -> nn.Module:
+    """Convert the frozen parameters of `module` to bfloat16, in place, except a fixed A; return `module`.
+
+    Every layer gets its inputs in the precision of its own parameters, and the scores have the precision of the
+    trained parameters.
+    """
+    trained = next(p.dtype for p in module.parameters() if p.requires_grad)
+    for name, p in module.named_parameters():
+        if not p.requires_grad and not is_factor(name, "A") and p.is_floating_point():
+            p.data = p.data.bfloat16()
+    for layer in module.modules():
+        if any(p.is_floating_point() for p in layer.parameters(recurse=False)):
+            layer.register_forward_pre_hook(_in_own_precision, with_kwargs=True)
+    module.register_forward_hook(_Scores(trained))
+    return module
+
+
+def _in_own_precision(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Convert the arguments of a layer to the precision of its parameters."""
+    dtype = next(p.dtype for p in layer.parameters(recurse=False) if p.is_floating_point())
+    return tuple(_cast(x, dtype) for x in args), {name: _cast(x, dtype) for name, x in kwargs.items()}
+
+
+class _Scores:
+    """A hook that converts the scores of a model to the precision `dtype`."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
+        """Convert the output, or the first of several."""
+        if isinstance(output, tuple | list):
+            return (_cast(output[0], self.dtype), *output[1:])
+        return _cast(output, self.dtype)
+
+
+def _cast(x: Any, dtype: torch.dtype) -> Any:
+    """Convert `x` to another precision if it is a tensor of real numbers."""
+    return x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
+
+
+def by_turns(method: Method, adapter: LoRA | None, space: Space, device: torch.device) -> Method:
+    """Return `method`; in mode `alternate`, wrapped so that it trains B in even rounds, A in odd ones, the head in all.
+
+    B comes first, because A has no gradient while B is zero. `device` is that of the model. Raises InputError for a
+    method that cannot alternate.
+    """
+    if adapter is None or adapter.mode != "alternate":
+        return method
+    when = torch.full((space.d,), ALWAYS, dtype=torch.int8, device=device)
+    for name, where in space.layers():
+        if is_factor(name, "A") or is_factor(name, "B"):
+            when[where] = ODD if is_factor(name, "A") else EVEN
+    return Alternation.of(method, when)

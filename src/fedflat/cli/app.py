@@ -9,8 +9,7 @@ import typer
 
 from .. import __version__
 from ..core.errors import changes_in_one_line
-from ..core.matrix_products import fix_product_rounding
-from ..engine.allocator import tune_allocator
+from ..core.native_libraries import fix_product_rounding, tune_allocator
 from . import flower, recipes
 from .console import Console, in_one_line
 from .flag_names import SettingsCommand

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from ..core.object_references import check_allowed
 from ..data import prepare
 from ..data.dataset import LoadedDataset
-from ..engine.arguments import BF16
+from ..engine.problem import BF16
 from ..engine.ranks import Ranks
 from ..experiments import runner, studies
 from ..experiments.recipe import Cell, Recipe

@@ -106,11 +106,9 @@ class LocalState:
 
     def rows(self, which: slice) -> LocalState:
         """Return some rows of a stack."""
-        velocity = None if self.velocity is None else self.velocity[which]
-        loss = self.loss[which] if isinstance(self.loss, Tensor) else self.loss
-        client = self.client.map(lambda x: x[which])
-        factors = None if self.lr_factors is None else self.lr_factors[which]
-        return replace(self, w=self.w[which], client=client, velocity=velocity, loss=loss, lr_factors=factors)
+        numbers = {"w": self.w, "velocity": self.velocity, "loss": self.loss, "lr_factors": self.lr_factors}
+        parts: dict[str, Any] = {name: x[which] for name, x in numbers.items() if isinstance(x, Tensor)}
+        return replace(self, client=self.client.map(lambda x: x[which]), **parts)
 
     @property
     def clients(self) -> int:

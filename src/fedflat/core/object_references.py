@@ -15,7 +15,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from .errors import InputError, printable, shortened
-from .registry import matching
+from .registry import matching, suggestion
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -129,7 +128,17 @@ def find_outside(name: str, point: ExtensionPoint) -> Any | None:
 
     Raises InputError as `load_object` does.
     """
-    return load_object(name, point) if is_reference(name) else _find_installed(name, point)
+    if is_reference(name):
+        return load_object(name, point)
+    known = installed(point)
+    entry = known.get(matching(name, known) or "")
+    if entry is None:
+        return None
+    try:
+        found = entry.load()
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{name} ({entry.value}): {_in_one_line(error, entry.module)}") from error
+    return _checked(found, f"{name} ({entry.value})", point)
 
 
 def load_object(reference: str, point: ExtensionPoint) -> Any:
@@ -151,7 +160,8 @@ def load_object(reference: str, point: ExtensionPoint) -> Any:
     for part in attribute.split("."):
         if not hasattr(found, part):
             names = [name for name, value in vars(found).items() if not name.startswith("_") and point.qualifies(value)]
-            raise InputError(f"{shown}: there is no {part!r}{_suggestion(part, names)}")
+            others = f"; there is {', '.join(names)}" if names else ""
+            raise InputError(f"{shown}: there is no {part!r}{suggestion(part, names) or others}")
         found = getattr(found, part)
     return _checked(found, shown, point)
 
@@ -159,19 +169,6 @@ def load_object(reference: str, point: ExtensionPoint) -> Any:
 def installed(point: ExtensionPoint) -> dict[str, EntryPoint]:
     """Return the entry points that installed packages declare for `point`, by name; nothing is imported."""
     return _entry_points(f"fedflat.{point.name}")
-
-
-def _find_installed(name: str, point: ExtensionPoint) -> Any | None:
-    """Load the entry point `name`; None if it is not installed. Raises InputError if it cannot be loaded."""
-    known = installed(point)
-    entry = known.get(matching(name, known) or "")
-    if entry is None:
-        return None
-    try:
-        found = entry.load()
-    except (Exception, SystemExit) as error:
-        raise InputError(f"{name} ({entry.value}): {_in_one_line(error, entry.module)}") from error
-    return _checked(found, f"{name} ({entry.value})", point)
 
 
 def origin(name: str, point: ExtensionPoint) -> CodeOrigin | None:
@@ -228,13 +225,6 @@ def _in_one_line(error: BaseException, place: str) -> str:
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     text = f"{where}raises {type(error).__name__}" + (f": {message.splitlines()[0]}" if message else "")
     return printable(shortened(text, 400))
-
-
-def _suggestion(name: str, names: list[str]) -> str:
-    close = get_close_matches(name, names, n=1)
-    if close:
-        return f"; did you mean {close[0]}?"
-    return f"; there is {', '.join(names)}" if names else ""
 
 
 def _checked(found: Any, shown: str, point: ExtensionPoint) -> Any:

@@ -15,10 +15,9 @@ from torch.func import functional_call, vmap
 
 from .errors import InputError, StackingError, first_line, is_out_of_memory, shortened
 from .hidden_state import close
-from .space import Space
 from .stacked_layers import EmbeddingGradients, SeededDropout, has_special_gradient, linear_layers, row_major
 from .task import CROSS_ENTROPY, Task
-from .torch_module import Restorer, evaluating, own_modes, scores_of, start_training
+from .torch_module import Restorer, Space, evaluating, own_modes, scores_of, start_training
 
 
 @dataclass(frozen=True)

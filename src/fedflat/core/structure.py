@@ -37,11 +37,6 @@ def text_of(thing: Any) -> str:
     return _cut(words.of(thing), words.hidden)
 
 
-def is_own(thing: Any) -> bool:
-    """Tell whether the class of an object is neither of this package nor of an installed one."""
-    return not is_installed(type(thing))
-
-
 def layers_of(module: nn.Module) -> str:
     """Describe the layers of a module, each once, such as `Linear(4, 2); GELU()`, with a digest of all."""
     words = _Words(values=False)

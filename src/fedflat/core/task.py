@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -18,10 +19,6 @@ from .structure import text_of
 Kind = Literal["classification", "multi-label", "regression"]  # class indices (n,); 0 or 1 (n, k); numbers (n, k)
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SampleLoss = Callable[[Tensor, Tensor], Tensor]  # scores (n, outputs) and labels (n, ...) -> loss of each sample (n,)
-
-
-def _cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
-    return cross_entropy(scores, y, reduction="none")
 
 
 def _binary_cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
@@ -72,7 +69,7 @@ class Task:
             raise InputError(f"loss {self.loss}: has no gradient by the scores, or has parameters of its own")
 
 
-CROSS_ENTROPY = Task("classification", "cross-entropy", _cross_entropy)
+CROSS_ENTROPY = Task("classification", "cross-entropy", partial(cross_entropy, reduction="none"))
 LOSSES = {
     "cross-entropy": CROSS_ENTROPY,
     "multi-label": Task("multi-label", "multi-label", _binary_cross_entropy),

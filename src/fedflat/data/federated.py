@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
+from ..core.hyper import takes_numbers
 from ..core.object_references import portable
-from ..core.plain_numbers import takes_numbers
 from ..core.task import Kind
 from .dataset import LoadedDataset
 from .labels import Labelling, checked_task

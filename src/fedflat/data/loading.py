@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
-from ..core.plain_numbers import takes_numbers
+from ..core.hyper import takes_numbers
 from ..core.progress import Progress, no_progress
 from ..core.registry import suggestion
 from ..core.task import Kind

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import isroutine
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor
 
-from ..core.errors import InputError
-from ..core.plain_numbers import plain_fields
+from ..core.errors import InputError, shortened
+from ..core.hyper import plain_fields
+from ..core.user_code import check_hook, class_title
 from ..files import make_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
     from .simulation import Round, Simulation
 
 History = Sequence[Mapping[str, float]]
+HOOKS = ("should_stop", "round_ended", "run_ended")
+MISSPELT = 0.73  # similarity in [0, 1] from which a method is taken for a misspelt hook, e.g. `on_run_end`
 
 
 class Callback:
@@ -128,3 +134,38 @@ def check_metric(sim: Simulation, metric: str, who: str) -> None:
     known = sorted({name for row in sim.history for name in row} - {"t"})
     wish = "; data with validation samples have it" if metric == "validation_accuracy" else ""
     raise InputError(f"{who}: no round has metric = {metric!r}{wish}; there are {', '.join(known)}")
+
+
+def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
+    """Return the callbacks. Raises InputError for other objects, and for a hook that cannot be called."""
+    if not isinstance(callbacks, Iterable):
+        raise InputError(f"callbacks must be a list, such as [fedflat.EarlyStopping()], got {callbacks!r}")
+    checked = tuple(callbacks)
+    for callback in checked:
+        if not isinstance(callback, Callback):
+            raise InputError(f"callbacks must be objects of classes over fedflat.Callback, got {callback!r}")
+        try:
+            _check_callback_class(type(callback))
+        except InputError as error:
+            raise InputError(f"callbacks: {error}") from error
+    return checked
+
+
+def _check_callback_class(cls: type[Callback]) -> None:
+    """Raise InputError for a hook with other arguments, and for a method whose name is almost that of a hook."""
+    for hook in HOOKS:
+        check_hook(cls, Callback, hook)
+    missing = [hook for hook in HOOKS if getattr(cls, hook) is getattr(Callback, hook)]
+    for name in sorted(set(dir(cls)) - set(dir(Callback))):
+        close = get_close_matches(name, HOOKS, n=1, cutoff=MISSPELT)
+        if close and close[0] in missing and isroutine(getattr(cls, name)):
+            raise InputError(f"{class_title(cls)}.{name} would never be called; did you mean {close[0]}?")
+
+
+def wants_to_stop(callback: Callback, history: History) -> bool:
+    """Call the callback's `should_stop`. Raises InputError unless it returns True, False or None."""
+    answer = callback.should_stop(history)
+    if answer is not None and not isinstance(answer, bool | np.bool_):
+        raise InputError(f"callbacks: {class_title(type(callback))}.should_stop must return True or False, "
+                         f"it returned {shortened(repr(answer))}")  # fmt: skip
+    return bool(answer)

@@ -1,28 +1,33 @@
-"""Local training of the clients of one round, chunk by chunk."""
+"""The clients of one round: their local training, chunk by chunk, and the attacks and the guard on their records."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.method import Context
+from ..core.errors import InputError
+from ..core.method import Context, Method
 from ..core.user_code import check_record, method_errors_named
 from ..data.preparation import to_device
 from ..data.types import Index
 from ..metrics.accuracy import drift
 from ..metrics.flatness.subject import RoundObserver
 from ..rounds.aggregation import RunningMean
+from ..rounds.attack import Attackers, HonestMoments
 from ..rounds.device import aligned
 from ..rounds.executor import Executor, stacked
-from .arrivals import Arrivals
+from ..rounds.guard import GuardState
 from .client_store import ClientStore
 from .ranks import ALONE, Ranks
+
+NUMBERS = ("steps", "lr_factors", "drifts", "losses")  # fields of `ChunkResult`
 
 
 @dataclass(frozen=True)
@@ -47,19 +52,106 @@ class ChunkResult:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ChunkResult:
         """Return the result with `change` applied to each tensor."""
-        records = self.received.map(change), self.record.map(change)
-        numbers = change(self.steps), change(self.lr_factors), change(self.drifts), change(self.losses)
-        return ChunkResult(*records, *numbers, self.gradients)
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in NUMBERS}
+        return replace(self, received=self.received.map(change), record=self.record.map(change), **changed)
 
-    def fill(self, other: ChunkResult) -> None:
-        """Copy the tensors of `other` into those of this one."""
-        for own, source in ((self.received, other.received), (self.record, other.record)):
-            for name, place in own.tensors().items():
-                place.copy_(getattr(source, name))
-        self.steps.copy_(other.steps)
-        self.lr_factors.copy_(other.lr_factors)
-        self.drifts.copy_(other.drifts)
-        self.losses.copy_(other.losses)
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors, in an order that is the same everywhere."""
+        numbers = (getattr(self, name) for name in NUMBERS)
+        return [*self.received.tensors().values(), *self.record.tensors().values(), *numbers]
+
+
+class Arrivals:
+    """The records of one round, chunk by chunk: attackers change theirs, the guard bounds or refuses records."""
+
+    def __init__(
+        self, method: Method, ctx: Context, clients: Index, like: Tensor,
+        guard: GuardState | None, attackers: Attackers | None, inflates_steps: bool,
+    ) -> None:  # fmt: skip
+        """Prepare the round of `clients` (c,).
+
+        like: a tensor on the device. inflates_steps: whether claimed samples determine the number of local steps.
+        """
+        self._method, self._ctx, self._guard, self._attackers = method, ctx, guard, attackers
+        self._inflates_steps = inflates_steps and attackers is not None and attackers.attack.claims > 1
+        self.attackers = 0 if attackers is None else len(attackers.among(clients))
+        self._known = HonestMoments(len(clients), self.attackers)
+        # For each client (c,): 1 if its record counts; 1 if it was clipped; its norm as sent; its norm after clipping.
+        self.of_clients = list(like.new_zeros(4, len(clients), dtype=torch.float64).unbind())
+
+    def in_order(self, clients: Index, places: Index) -> list[Index]:
+        """Split the `places` of clients into groups that are trained one after the other.
+
+        Honest clients come first if attackers use the honest messages.
+        """
+        if self._attackers is None or not self._attackers.collude:
+            return [places]
+        bad = np.isin(clients[places], self._attackers.clients)
+        return [places[~bad], places[bad]]
+
+    def take(self, clients: Index, rows: Tensor, part: ChunkResult) -> tuple[ChunkResult, Tensor]:
+        """Attack and screen the results of `clients` (c,), who are at `rows` (c,) of the round.
+
+        Returns the accepted results as the server receives them, and their places among `clients`, ascending.
+        """
+        if self._attackers is not None:
+            if self._inflates_steps:
+                steps, lr_factors = (self._attackers.claimed(clients, x) for x in (part.steps, part.lr_factors))
+                part = replace(part, steps=steps, lr_factors=lr_factors)
+            part = replace(part, received=self._attacked(clients, part))
+        accepted = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+        if self._guard is not None:
+            screened = self._guard.screen(part.received, part.lr_factors * self._ctx.lr)
+            part, accepted = replace(part, received=screened.record), screened.accepted
+            for numbers, new in zip(
+                self.of_clients[1:], (screened.clipped, screened.sent, screened.norms), strict=True
+            ):
+                numbers[rows] = new.double().nan_to_num(nan=inf, posinf=inf)
+        self.of_clients[0][rows] = accepted.double()
+        counted = accepted.nonzero()[:, 0]
+        return part.map(lambda x: x[counted]), counted
+
+    def accepted(self) -> Tensor:
+        """Return the mask of clients whose records are averaged, (c,) bool. Raises InputError if it selects none."""
+        accepted = self.of_clients[0] > 0
+        if self._guard is not None and not bool(accepted.any()):
+            sent = self.of_clients[2]
+            raise InputError(
+                f"round {self._ctx.t}: the guard refused all {len(accepted)} clients, whose norms are "
+                f"{float(sent.min()):.3g} to {float(sent.max()):.3g}, and at most {self._guard.bound:.3g} is allowed; "
+                "allow more, or set guard.action = 'clip'"
+            )
+        return accepted
+
+    def next_guard(self) -> GuardState | None:
+        """Return the guard for the next round."""
+        if self._guard is None:
+            return None
+        return self._guard.updated(self.of_clients[3][self.of_clients[0] > 0].tolist())
+
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers of attackers in the round, and of clients that the guard clipped and refused."""
+        numbers = {"attackers": float(self.attackers)} if self._attackers is not None else {}
+        if self._guard is not None:
+            accepted, clipped = (float(x.sum()) for x in self.of_clients[:2])
+            numbers |= {"clipped": clipped, "refused": len(self.of_clients[0]) - accepted}
+        return numbers
+
+    def _attacked(self, clients: Index, part: ChunkResult) -> Any:
+        """Replace the records of the attackers in a chunk by what the server receives from their attack."""
+        assert self._attackers is not None  # noqa: S101 (for the type checker)
+        bad, received = self._attackers.among(clients), part.received
+        if self._attackers.collude and len(bad) < len(clients):
+            honest = torch.from_numpy(np.setdiff1d(np.arange(len(clients)), bad)).to(part.steps.device)
+            self._known.add(self._attackers.message(received).map(lambda x: x[honest]))
+        if not len(bad):
+            return received
+        rows = torch.from_numpy(bad).to(part.steps.device)
+        computed = received.map(lambda x: x[rows])
+        up = self._attackers.sent(computed, self._ctx.t, clients[bad], self._known)
+        ctx = replace(self._ctx, steps=part.steps[rows], lr_sum=part.lr_factors[rows] * self._ctx.lr)
+        sent = self._method.receive(up, ctx)
+        return received.map(lambda x, new: x.index_copy(0, rows, new.to(x.dtype)), sent)
 
 
 @dataclass(frozen=True)
@@ -77,11 +169,11 @@ class Cohort:
 class CohortResult:
     """The result of training a cohort, for the server."""
 
+    cohort: Cohort
     mean: RunningMean  # the weighted mean of what the server receives, and of local steps
     drifts: Tensor  # ||w_i - w^t|| of each client, (c,)
     loss: float  # the weighted mean of the clients' training losses
     gradients: int  # minibatch gradients taken, by all clients together
-    arrivals: Arrivals | None = None  # of the `Cohort`
 
 
 class Trainer(Protocol):
@@ -123,18 +215,25 @@ def train(
     drifts, losses = cohort.down.w.new_zeros(2, len(clients)).unbind()
     own = ranks.share(executor.batches.steps(cohort.ctx.t, clients), ranks.owners(clients) if store.keeps else None)
     groups = [own] if screening is None else screening.in_order(clients, own)
-    chunks, gradients = [chunk for places in groups for chunk in _chunks(places, executor.chunk)], 0
+    # As even as possible.
+    chunks = [x for some in groups if len(some) for x in np.array_split(some, -(-len(some) // executor.chunk))]
+    gradients = 0
     down = cohort.down.map(lambda x: aligned(x.to(cohort.down.w.dtype)))
     tasks = _tasks(store, [clients[places] for places in chunks], down)
     on_device = to_device(torch.from_numpy(np.concatenate(groups)), cohort.weights.device)
     rows_of_chunks = torch.split(on_device, [len(places) for places in chunks])
     with ranks.together(), closing(trainer.parts(tasks, down, cohort.ctx, len(chunks))) as parts:
         for places, rows, part in zip(chunks, rows_of_chunks, parts, strict=True):
-            accepted, record = _add(mean, cohort, places, rows, part)
-            if keep and len(accepted):
-                store.stage(accepted, record)
             drifts[rows], losses[rows] = part.drifts, part.losses
             gradients += part.gradients
+            trained, weights, counted = clients[places], cohort.weights[rows], part
+            if screening is not None:
+                counted, accepted = screening.take(trained, rows, part)
+                trained, weights = trained[accepted.cpu().numpy()], weights[accepted]
+            if len(trained):
+                mean.add(counted.received, counted.steps, weights, counted.lr_factors)
+            if len(trained) and keep:
+                store.stage(trained, counted.record)
     ranks.add_up(mean, drifts, losses, *(() if screening is None else screening.of_clients))
     return _result(cohort, mean, drifts, losses, ranks.total(gradients))
 
@@ -146,29 +245,7 @@ def _result(cohort: Cohort, mean: RunningMean, drifts: Tensor, losses: Tensor, g
         accepted = cohort.arrivals.accepted()
         drifts, losses, weights = drifts[accepted], losses[accepted], weights[accepted]
     loss = float((losses * weights[:, 0]).sum() / weights.sum())
-    return CohortResult(mean, drifts, loss, gradients, cohort.arrivals)
-
-
-def _chunks(places: Index, most: int) -> list[Index]:
-    """Split `places` into chunks of at most `most`, as even as possible."""
-    return np.array_split(places, -(-len(places) // most)) if len(places) else []
-
-
-def _add(mean: RunningMean, cohort: Cohort, places: Index, rows: Tensor, part: ChunkResult) -> tuple[Index, Any]:
-    """Add a chunk to `mean`; return the clients (n,) whose results count, and their new records (n, width).
-
-    places, rows: where the chunk's clients are in the cohort, on the host and on the device.
-    """
-    clients, weights = cohort.clients[places], cohort.weights[rows]
-    if cohort.arrivals is None:
-        mean.add(part.received, part.steps, weights, part.lr_factors)
-        return clients, part.record
-    arrived = cohort.arrivals.take(cohort.clients, places, part.received, part.steps, part.lr_factors)
-    accepted = arrived.accepted
-    if len(accepted):
-        received = arrived.received.map(lambda x: x[accepted])
-        mean.add(received, arrived.steps[accepted], weights[accepted], arrived.lr_factors[accepted])
-    return clients[accepted.cpu().numpy()], part.record.map(lambda x: x[accepted])
+    return CohortResult(cohort, mean, drifts, loss, gradients)
 
 
 def _tasks(store: ClientStore, chunks: Sequence[Index], down: Any) -> Iterator[ChunkInput]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from ..metrics.accuracy import (
     SAMPLES_AT_ONCE,
     Evaluation,
     client_accuracies,
-    held_loss,
     per_client,
     score,
     score_samples,
@@ -31,21 +30,8 @@ from ..metrics.accuracy import (
 )
 
 
-class Evaluated(Protocol):
-    """Evaluates the present state of a simulation."""
-
-    def round_scores(self) -> dict[str, float]:
-        """Return the numbers of a round: on test samples, validation samples and held-out clients."""
-
-    def final_scores(self) -> dict[str, float]:
-        """Return the numbers at the end of a run, by name.
-
-        These are the clients' accuracies on their validation and training samples, and the training loss.
-        """
-
-
 @dataclass(frozen=True)
-class ServerModel(Evaluated):
+class ServerModel:
     """Evaluates one model for all clients; if the method trains another one, that is also tested."""
 
     objective: Objective
@@ -55,6 +41,7 @@ class ServerModel(Evaluated):
     iterate: Callable[[], Tensor] | None = None  # returns the trained model (d,) if it may differ
 
     def round_scores(self) -> dict[str, float]:
+        """Return the numbers of a round: on test samples, validation samples and held-out clients."""
         w = self.w()
         values = tested(self.objective, w, self.data)
         if self.iterate is not None:
@@ -69,17 +56,20 @@ class ServerModel(Evaluated):
         return values
 
     def final_scores(self) -> dict[str, float]:
+        """Return the clients' accuracies on validation and training samples at the end, and the training loss."""
         w, values = self.w(), dict[str, float]()
         if self.data.validation is not None:
             values |= spread_of("validation_accuracy", validation_accuracies(self.objective, w, self.data))
         train = score(self.objective, w, self.data.x, self.data.y, self.data.preparation)
         if len(train.correct):  # there is no accuracy in regression
             values |= spread_of("client_accuracy", per_client(train, self.data))
-        return values | test_samples(self.data) | {"train_loss": held_loss(train, self.data)}
+        held = torch.from_numpy(self.data.held(slice(None)))  # samples that no client holds do not count
+        loss = float(train.loss.double().cpu()[held].mean())
+        return values | test_samples(self.data) | {"train_loss": loss}
 
 
 @dataclass(frozen=True)
-class OwnModels(Evaluated):
+class OwnModels:
     """Evaluates a model for each client on the test set and on the client's own samples.
 
     The test numbers of a round are means over the clients. A client that never takes part has no model.
@@ -91,12 +81,15 @@ class OwnModels(Evaluated):
     w: Callable[[int], Tensor]  # returns the model (d,) of a client
 
     def round_scores(self) -> dict[str, float]:
-        values = means([tested(self.objective, self.w(client), self.data) for client in self.clients])
+        """Return the same numbers as `ServerModel` does."""
+        rows = [tested(self.objective, self.w(client), self.data) for client in self.clients]
+        values = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
         if self.data.validation is not None:
             values["validation_accuracy"] = float(self._accuracies(self.data.validation).mean())
         return values
 
     def final_scores(self) -> dict[str, float]:
+        """Return the same numbers as `ServerModel` does."""
         values: dict[str, float] = {}
         if self.data.validation is not None:
             values |= spread_of("validation_accuracy", self._accuracies(self.data.validation))
@@ -118,6 +111,9 @@ class OwnModels(Evaluated):
         return [score_samples(self.objective, self.w(i), self.data, parts[i]) for i in with_samples]
 
 
+Evaluated = ServerModel | OwnModels  # what evaluates the present state of a simulation
+
+
 def tested(objective: Objective, w: Tensor, data: FederatedData) -> dict[str, float]:
     """Return the numbers of the model `w` (d,) on the test set, by name; none without a test set."""
     if data.test is None:
@@ -131,14 +127,9 @@ def test_samples(data: FederatedData) -> dict[str, float]:
     return {} if data.test is None else {"test_samples": len(data.test[1])}
 
 
-def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each number over `rows`, which have the same names."""
-    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
-
-
 def spread_of(name: str, accuracies: NDArray[np.float64]) -> dict[str, float]:
     """Return `NAME_mean`, `NAME_std`, `NAME_worst` and `NAME_best` of the clients' accuracies (clients,)."""
-    return {f"{name}_{which}": value for which, value in asdict(spread(accuracies)).items()}
+    return {f"{name}_{which}": value for which, value in spread(accuracies).items()}
 
 
 def predict(

@@ -77,11 +77,6 @@ def meeting_place(folder: Path) -> Iterator[None]:
             os.environ[FOLDER] = before
 
 
-def meeting_store(folder: Path, attempt: str, number: int) -> dist.Store:
-    """Return the store of one attempt; that of a killed attempt still has its ranks' addresses (pytorch#135712)."""
-    return dist.FileStore(str(folder / f"{STORE}-{attempt}"), number)
-
-
 def listen_on_loopback() -> None:
     """Let gloo listen on the loopback only, independently of the name of this machine."""
     os.environ["GLOO_SOCKET_IFNAME"] = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))

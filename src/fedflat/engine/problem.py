@@ -1,20 +1,131 @@
-"""The learning problem of a simulation: a model, its loss and the clients' samples, on one device."""
+"""The learning problem of a simulation, and checks of its arguments and of the checkpoint that it continues from."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from operator import eq
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..adapters import LoRA
+from ..core.errors import InputError
+from ..core.method import Method
 from ..core.model_check import Randomness, check_tokens, randomness_of
 from ..core.objective import Objective
-from ..core.structure import layers_of
-from ..core.task import SampleLoss
+from ..core.structure import layers_of, telling_apart
+from ..core.task import SampleLoss, task_of
+from ..core.wrapper import label_of
 from ..data.federated import FederatedData, digest
+from ..rounds.accountant import Privacy
+from ..rounds.attack import Attack
+from ..rounds.guard import Guard
+from ..rounds.local_training import Client
 from ..rounds.run_model import InitialModel, frozen_hash
-from ..rounds.settings import CLASS, table_of
-from .arguments import check_task
+from ..rounds.settings import CLASS, first_difference, table_of
+
+DEFAULT_PARTICIPATION = 1.0
+PROCESSES = 4096  # most workers: each takes a third of a gigabyte, and no machine has more cores
+BF16 = (
+    "gradients in training are bfloat16: what a perturbation changes in them was wrong by 12 % with rho = 0.05 and "
+    "by 41 % with rho = 0.01 in a measurement; take single precision for claims about small radii"
+)
+
+
+def check_weights(method: Method, weights: str) -> None:
+    """Raise InputError if `method` does not allow `weights` of the clients."""
+    if weights not in ("uniform", "samples"):
+        raise InputError(f"weights must be 'uniform' or 'samples', got {weights!r}")
+    if weights == "samples" and method.needs_equal_weights:
+        raise InputError(f"weights = 'samples' does not fit {label_of(method)}, whose derivation needs 'uniform'")
+
+
+def check_workers(workers: Any) -> None:
+    """Raise InputError unless `workers` is a valid number of worker processes."""
+    is_integer = isinstance(workers, Integral) and not isinstance(workers, bool)
+    if workers != "auto" and not (is_integer and 1 <= workers <= PROCESSES):
+        raise InputError(f"workers must be 'auto' or a whole number in [1, {PROCESSES}], got {workers!r}")
+
+
+def check_ranks(number: int, workers: Any, probes: Sequence[Any], method: Method) -> None:
+    """Raise InputError for settings that several ranks do not support."""
+    if number > 1 and method.training == "local":
+        raise InputError(f"{type(method).__name__} evaluates every client's own model, which one process must have, "
+                         f"and there are {number} ranks; use workers")  # fmt: skip
+    if number > 1 and workers not in ("auto", 1):
+        raise InputError(f"workers = {workers}: each of {number} ranks trains in one process; set workers = 1, or auto")
+    if number > 1 and probes:
+        raise InputError(f"probes are taken in one process, and there are {number} ranks; set probes = [], and measure "
+                         "checkpoints with `fedflat flatness`")  # fmt: skip
+
+
+def check_arguments(
+    method: Method,
+    data: FederatedData,
+    client: Client | None,
+    weights: str,
+    precision: str,
+    workers: Any,
+    **counts: int | None,
+) -> None:
+    """Raise InputError, naming the argument, for a wrong type or a value out of range.
+
+    counts: arguments that must be positive integers, or None; seed and store_budget may be 0.
+    """
+    kinds = {"method": (method, Method, "a method such as fedflat.methods.FedAvg()"),
+             "data": (data, FederatedData, "FederatedData"),
+             "client": (client or Client(), Client, "Client(...)")}  # fmt: skip
+    for name, (value, kind, words) in kinds.items():
+        if not isinstance(value, kind):
+            raise InputError(f"{name} must be {words}, got {value!r}")
+    for name, count in counts.items():
+        least = 0 if name in ("seed", "store_budget") else 1
+        if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < least):
+            raise InputError(f"{name} must be a whole number of at least {least}, got {count!r}")
+    check_weights(method, weights)
+    check_workers(workers)
+    if precision not in ("fp32", "bf16"):
+        raise InputError(f"precision = {precision!r} is unknown; known are fp32, bf16")
+
+
+def check_privacy(
+    privacy: Any, participation: Any, weights: str, adapter: LoRA | None, screening: Guard | Attack | None
+) -> None:
+    """Raise InputError, naming the setting, for settings that a private run cannot have."""
+    if not isinstance(privacy, Privacy):
+        raise InputError(f"privacy must be fedflat.Privacy(...), got {privacy!r}")
+    if participation != DEFAULT_PARTICIPATION:
+        raise InputError(f"participation = {participation!r} does not go with privacy, whose clients take part "
+                         "independently with the chance privacy.rate; leave participation out")  # fmt: skip
+    if weights != "uniform":
+        raise InputError(f"weights = {weights!r} does not go with privacy: weights tell clients' numbers of samples")
+    if adapter is not None and adapter.mode == "alternate":
+        raise InputError("adapter.mode = 'alternate' does not go with privacy: the factor at rest would get noise; "
+                         "set mode = 'both' or 'freeze_a'")  # fmt: skip
+    if screening is not None:
+        raise InputError("privacy does not go with guard or attack: what is refused depends on single records, which "
+                         "no accountant counts; privacy.clip bounds every record")  # fmt: skip
+
+
+def check_same_settings(before: Mapping[str, Any], now: Mapping[str, Any], path: Path, label: str) -> None:
+    """Raise InputError, naming the first difference, unless the checkpoint `path` has the present settings.
+
+    before: the checkpoint's settings. now: the present ones. label: the method's.
+    """
+    difference = first_difference(before, now, eq)
+    if difference is None:
+        return
+    name, then, value = difference
+    if name == "rounds":
+        raise InputError(f"checkpoint {path}: {label} depends on the number of rounds, which was {then} and is {value}")
+    if name == "layers" and isinstance(then, str):
+        then, value = telling_apart([then, value])
+        raise InputError(f"checkpoint {path}: the model is another one: it had {then}, now it has {value}")
+    raise InputError(f"checkpoint {path}: {name} was {then}, now it is {value}")
+
 
 CHECKED_SAMPLES = 4  # samples on which the model is tried before training
 
@@ -31,10 +142,17 @@ class Problem:
         is_bfloat16: whether training gradients are computed in bfloat16 autocast. Raises InputError, naming the
         argument, if model, loss and data do not fit each other, or if the model cannot be trained.
         """
+        if initial.model == "transformer" and "path" in initial.options and data.vocabulary:
+            raise InputError(
+                "model 'transformer' has a tokenizer of its own, and the data have numbers of words; load them with "
+                "tokenizer=FOLDER, e.g. fedflat.data.load('ag-news', 20, tokenizer=FOLDER)"
+            )
         module = initial.module().to(device)
         is_partly_frozen = not all(p.requires_grad for p in module.parameters())
         self._base_hash = frozen_hash(module) if is_partly_frozen else None
-        self.task = check_task(loss, data)
+        self.task = task_of(loss, data.task)
+        if self.task.kind == "regression" and data.validation is not None:
+            raise InputError("validation samples measure accuracy, which regression does not have; set validation = 0")
         self.objective = Objective(module, bf16=is_bfloat16, task=self.task)
         self.layers = layers_of(module)
         w = self.initial_parameters()

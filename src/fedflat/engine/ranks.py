@@ -88,7 +88,11 @@ class Ranks:
             own = error
         if self.most(int(own is not None)):
             errors = self.gather(own and {"kind": type(own).__name__, "text": str(own)})
-            raise own or _error_of_another(next(error for error in errors if error is not None))
+            if own is not None:
+                raise own
+            other = next(error for error in errors if error is not None)
+            kind = {cls.__name__: cls for cls in (InputError, DamagedError, NonFiniteError)}.get(other["kind"])
+            raise kind(other["text"]) if kind else RuntimeError(f"{other['kind']}: {other['text']}")
 
     def first(self, value: Any) -> Any:
         """Return the value, representable in JSON, that rank 0 has passed."""
@@ -196,12 +200,6 @@ class Ranks:
 ALONE = Ranks()
 
 
-def _error_of_another(error: dict[str, str]) -> Exception:
-    """Return the error of another rank, from the name of its class and its text."""
-    kind = {cls.__name__: cls for cls in (InputError, DamagedError, NonFiniteError)}.get(error["kind"])
-    return kind(error["text"]) if kind else RuntimeError(f"{error['kind']}: {error['text']}")
-
-
 def is_launched() -> bool:
     """Tell whether torchrun, or a program that sets the same variables, has started this process."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
@@ -246,7 +244,8 @@ def _meeting_point(patience: float) -> dict[str, Any]:
     backend = "gloo"  # for GPUs, too: sums are exchanged once per round, and several ranks can share a GPU
     if folder := os.environ.get(local_ranks.FOLDER):
         number = int(os.environ["WORLD_SIZE"])
-        store: dist.Store = local_ranks.meeting_store(Path(folder), _attempt(), number)
+        # A file for each attempt: that of a killed one still has its ranks' addresses.
+        store: dist.Store = dist.FileStore(str(Path(folder, f"{local_ranks.STORE}-{_attempt()}")), number)
         return {"backend": backend, "store": store, "rank": int(os.environ["RANK"]), "world_size": number}
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return {"backend": backend}

@@ -29,21 +29,6 @@ METRICS, MODEL, SUMMARY = "metrics.parquet", "model.safetensors", "summary.json"
 FLATNESS, PARTITION, VOCABULARY = "flatness.json", "partition.parquet", "vocabulary.txt"
 
 
-def save_run(run: Run, folder: Path) -> None:
-    """Write all files of a finished run. Raises InputError if the folder holds anything or cannot be written."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} exists already; a run needs a new folder")
-    make_folder(folder)
-    checksums = Checksums(folder)
-    write_counts(checksums, run.counts)
-    if run.samples.vocabulary:
-        write_text(checksums, VOCABULARY, "\n".join(run.samples.vocabulary))
-    write_metrics_and_model(checksums, run)
-    if run.flatness.findings:
-        write_findings(checksums, run.flatness.findings)
-    write_summary(checksums, run)
-
-
 def write_counts(checksums: Checksums, counts: Index) -> None:
     """Write the samples per client and class, (clients, classes)."""
     columns = {f"class_{c}": column for c, column in enumerate(counts.T)}
@@ -127,7 +112,18 @@ class Run:
 
         Raises InputError if the folder holds anything or cannot be written.
         """
-        save_run(self, Path(folder))
+        folder = Path(folder)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder} exists already; a run needs a new folder")
+        make_folder(folder)
+        checksums = Checksums(folder)
+        write_counts(checksums, self.counts)
+        if self.samples.vocabulary:
+            write_text(checksums, VOCABULARY, "\n".join(self.samples.vocabulary))
+        write_metrics_and_model(checksums, self)
+        if self.flatness.findings:
+            write_findings(checksums, self.flatness.findings)
+        write_summary(checksums, self)
 
     def to_pandas(self) -> Any:
         """Return `metrics` as a pandas DataFrame. Raises InputError if pandas is not installed."""

@@ -125,16 +125,8 @@ class BufferLayout:
         return [allocate((size,), torch.uint8) for size in self.parts]
 
 
-@dataclass(frozen=True)
-class Slot:
-    """The records of a chunk's clients, and room for the result of their training."""
-
-    record: Any
-    result: ChunkResult
-
-
 class SharedBuffers:
-    """The server's message, and slots through which chunks of clients pass to a worker and back."""
+    """The server's message, and slots: each has the records of a chunk's clients, and room for its result."""
 
     def __init__(self, executor: Executor, layout: BufferLayout, allocate: TensorAllocator) -> None:
         method, d, dtype = executor.method, executor.objective.space.d, layout.dtype
@@ -143,17 +135,17 @@ class SharedBuffers:
             widths = kind.widths(d, method)
             return kind(**{name: allocate((*rows, width), dtype) for name, width in widths.items()})
 
-        def slot(rows: int) -> Slot:
+        def slot(rows: int) -> tuple[Any, ChunkResult]:
             before, received, after = (record(kind, rows) for kind in (method.client, method.mean, method.client))
             steps, factors, drifts, losses = (
                 allocate(shape, dtype) for shape in ((rows, 1), (rows, 1), (rows,), (rows,))
             )
-            return Slot(before, ChunkResult(received, after, steps, factors, drifts, losses))
+            return before, ChunkResult(received, after, steps, factors, drifts, losses)
 
         self.message = record(method.down)
         self._slots = [slot(layout.rows) for _ in range(layout.slots)]
 
-    def slot(self, number: int, clients: int) -> Slot:
-        """Return the first rows of a slot, one for each client."""
-        slot = self._slots[number]
-        return Slot(slot.record.map(lambda x: x[:clients]), slot.result.map(lambda x: x[:clients]))
+    def slot(self, number: int, clients: int) -> tuple[Any, ChunkResult]:
+        """Return the record (c, width) and the room for the result in the first rows of a slot, one for each client."""
+        record, result = self._slots[number]
+        return record.map(lambda x: x[:clients]), result.map(lambda x: x[:clients])

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from ..adapters import LoRA, base_parameters, by_turns
 from ..core.errors import InputError, NonFiniteError
-from ..core.matrix_products import fix_product_rounding
+from ..core.hyper import plain_numbers, takes_numbers
 from ..core.method import Context, Method
-from ..core.plain_numbers import plain_numbers, takes_numbers
+from ..core.native_libraries import fix_product_rounding
 from ..core.progress import Progress, no_progress
-from ..core.structure import is_own, text_of
+from ..core.structure import text_of
 from ..core.task import SampleLoss
-from ..core.user_code import method_errors_named
+from ..core.user_code import is_installed, method_errors_named
 from ..core.wrapper import label_of, serves_another
 from ..data.federated import FederatedData
 from ..data.partition_statistics import partition_statistics
@@ -29,6 +29,7 @@ from ..data.types import Index
 from ..metrics.flatness import Flatness, Measure, Subject, check_measures, measure
 from ..metrics.flatness.subject import MAX_SAMPLES, NextRound, RoundObserver
 from ..rounds import checkpoint
+from ..rounds.accountant import Privacy
 from ..rounds.aggregation import Weights, mean_weights
 from ..rounds.attack import Attack, Attackers, with_flipped_labels
 from ..rounds.batches import Batches
@@ -37,36 +38,24 @@ from ..rounds.device import one_thread, usable_device
 from ..rounds.executor import Executor, stacked
 from ..rounds.guard import Guard
 from ..rounds.local_training import Client
+from ..rounds.participation import Explicit, pooled
 from ..rounds.participation import participation as as_rule
-from ..rounds.participation import pooled
-from ..rounds.privacy.accountant import Privacy
-from ..rounds.privacy.private_rounds import PrivateRounds
+from ..rounds.private_rounds import PrivateRounds
 from ..rounds.run_model import InitialModel
 from ..rounds.segments import Segment
 from ..rounds.server import Server, metrics_table
 from ..rounds.settings import table_of
-from .arguments import (
-    check_arguments,
-    check_callbacks,
-    check_precision,
-    check_privacy,
-    check_ranks,
-    check_same_settings,
-    check_tokenizer,
-    check_workers,
-    default_rounds,
-    wants_to_stop,
-)
-from .arrivals import Arrivals
-from .callbacks import Callback
+from .callbacks import Callback, check_callbacks, wants_to_stop
+from .choice import Choice, agreed, check_name, choose
 from .client_store import BUDGET, ClientStore
-from .cohort import Cohort, CohortResult, InProcess, Trainer, train
+from .cohort import Arrivals, Cohort, CohortResult, InProcess, Trainer, train
 from .evaluation import Evaluated, OwnModels, ServerModel, predict
-from .executors import Choice, agreed, check_name, choose
-from .problem import Problem
+from .problem import Problem, check_arguments, check_privacy, check_ranks, check_same_settings
 from .ranks import ALONE, Ranks
 from .run import Run, summarise, without_client_values
 from .workers import Workers
+
+DEFAULT_ROUNDS = 100
 
 
 @dataclass(frozen=True)
@@ -75,16 +64,6 @@ class Round:
 
     t: int  # from 0
     metrics: dict[str, float]
-
-
-@dataclass(frozen=True)
-class _Computed:
-    """A round whose result is not yet applied to the server."""
-
-    ctx: Context
-    down: Any  # the server's message
-    clients: CohortResult
-    state: Any  # the server's next state
 
 
 class Simulation:
@@ -159,12 +138,8 @@ class Simulation:
         Raises ValueError, naming the argument, for invalid or incompatible arguments.
         """
         fix_product_rounding()
-        model_options = plain_numbers(model_options or {})
-        check_arguments(method, data, client, weights, rounds=rounds, seed=seed, eval_every=eval_every, last=last,
-                        probe_every=probe_every, store_budget=store_budget)  # fmt: skip
-        check_workers(workers)
-        check_precision(precision)
-        check_tokenizer(model, model_options, data)
+        check_arguments(method, data, client, weights, precision, workers, rounds=rounds, seed=seed, last=last,
+                        eval_every=eval_every, probe_every=probe_every, store_budget=store_budget)  # fmt: skip
         self.method = method.fitted(data.shape)
         check_ranks(ranks.number, workers, probes, self.method)
         self.client, self.weights, self.seed, self._ranks = client or Client(), weights, seed, ranks
@@ -172,19 +147,24 @@ class Simulation:
         self.device, self.precision = usable_device(device), precision
         self.adapter, self.guard, self.attack = adapter, guard, attack
         self._plan_rounds(rounds, participation, privacy, data.clients)
-        self._make_problem(
-            InitialModel(model, data.classes, data.shape, seed, model_options, dtype, adapter), loss, data
-        )
+        options = plain_numbers(model_options or {})
+        initial = InitialModel(model, data.classes, data.shape, seed, options, dtype, adapter)
+        self._architecture = initial.architecture()
+        self._problem = Problem(initial, loss, data, self.device, precision == "bf16")
+        self.task, self.objective, self.data = self._problem.task, self._problem.objective, self._problem.data
         self.probes = tuple(check_measures(probes, self.objective.module))
-        self._ask_for_executor(executor, workers)
+        check_name(executor, self._problem.randomness, self.device)
+        self._asked = executor  # `prepare` chooses it
+        self._choice: Choice | None = None
+        self._workers = Workers(lambda: self.executor, workers, self.device)
         self._make_server(store_budget, store_folder)
-        self._evaluated = self._evaluation(self.participation.held_out(data.clients))
+        self._evaluated = self._evaluation()
         self.callbacks, self._stopped = check_callbacks(callbacks), False
 
     def _plan_rounds(self, rounds: int | None, participation: Any, privacy: Privacy | None, clients: int) -> None:
         """Set the number of rounds and who takes part in them, with privacy also the noise and the accountant."""
         rule = as_rule(participation)
-        self.rounds = rounds if rounds is not None else default_rounds(rule)
+        self.rounds = rounds or (len(rule.cohorts) if isinstance(rule, Explicit) else DEFAULT_ROUNDS)
         self._private: PrivateRounds | None = None
         if privacy is not None:
             check_privacy(privacy, participation, self.weights, self.adapter, self.guard or self.attack)
@@ -193,19 +173,6 @@ class Simulation:
             rule = self._private.rule
         self.participation = rule
         self.participation.check(clients, self.rounds)
-
-    def _make_problem(self, initial: InitialModel, loss: str | SampleLoss | None, data: FederatedData) -> None:
-        """Build the model on the device and move the data there."""
-        self._architecture = initial.architecture()
-        self._problem = Problem(initial, loss, data, self.device, self.precision == "bf16")
-        self.task, self.objective, self.data = self._problem.task, self._problem.objective, self._problem.data
-
-    def _ask_for_executor(self, executor: str, workers: int | Literal["auto"]) -> None:
-        """Store the requested executor and worker count; `prepare` chooses the executor, workers start when it pays."""
-        check_name(executor, self._problem.randomness, self.device)
-        self._asked = executor
-        self._choice: Choice | None = None
-        self._workers = Workers(lambda: self.executor, workers, self.device)
 
     def _make_server(self, store_budget: int, store_folder: str | Path | None) -> None:
         """Make the server with the initial model, the executor's batches and the store of clients' records."""
@@ -352,13 +319,15 @@ class Simulation:
             summary |= zip(("message_bytes", "message_bytes_full"), self.message_bytes, strict=True)
         if self._private is not None:
             summary = without_client_values(summary) | self._private.spent(self.t)
+        code = None if is_installed(type(self.method)) else text_of(self.method).rpartition(" #")[2]
+        split = vars(partition_statistics(self.data))
         return Run(
             method=label_of(self.method),
             seed=self.seed,
             metrics=metrics_table(self.history),
             summary=summary,
             flatness=self.flatness(flatness, progress=progress),
-            settings=self._reported_settings(),
+            settings=self.settings() | {"label": label_of(self.method), "method_code": code, "split": split},
             model=self.model,
             w=self.w,
             cost=self._cost,
@@ -378,34 +347,31 @@ class Simulation:
             self._private.check_budget(self.t + 1)
         try:
             trainer = self._workers if self._ranks.number == 1 else InProcess(self.executor)
-            computed = self._compute(self.cohort(self.t), trainer, keep=True, ranks=self._ranks)
+            trained, state = self._compute(self.cohort(self.t), trainer, keep=True, ranks=self._ranks)
             with self._ranks.together():
                 self._store.commit()
         except BaseException:
             self._store.discard()
             raise
-        clients = computed.clients
-        guard = clients.arrivals.next_guard() if clients.arrivals else None
-        self._server.take(computed.state, clients.mean, computed.ctx, guard)
-        metrics = self._training_metrics(computed) | (self._evaluate() if self._ranks.index == 0 else {})
+        ctx, arrivals = trained.cohort.ctx, trained.cohort.arrivals
+        self._server.take(state, trained.mean, ctx, arrivals.next_guard() if arrivals else None)
+        metrics = self._training_metrics(trained) | self._evaluate()
         if self._private is not None and self._is_evaluated():
             metrics["epsilon"] = self._private.epsilon(self.t)
-        metrics |= self._spent(clients) | {"seconds": perf_counter() - started}
+        metrics |= self._spent(trained) | {"seconds": perf_counter() - started}
         metrics |= self._probed(metrics)
         self._server.report(metrics)
-        return Round(computed.ctx.t, metrics)
+        return Round(ctx.t, metrics)
 
-    def _training_metrics(self, computed: _Computed) -> dict[str, float]:
+    def _training_metrics(self, trained: CohortResult) -> dict[str, float]:
         """Return the metrics of a round's local training, by name."""
-        clients, metrics = computed.clients, {"lr": computed.ctx.lr}
+        cohort, metrics = trained.cohort, {"lr": trained.cohort.ctx.lr}
         if self._private is None:  # these depend on who took part, and on clients' samples
-            metrics |= {"clients": float(len(clients.drifts)), "drift": float(clients.drifts.mean())}
-            metrics["train_loss"] = clients.loss
-        metrics |= clients.arrivals.metrics() if clients.arrivals else {}
+            metrics |= {"clients": float(len(trained.drifts)), "drift": float(trained.drifts.mean())}
+            metrics["train_loss"] = trained.loss
+        metrics |= cohort.arrivals.metrics() if cohort.arrivals else {}
         # Numbers that the server sends beside vectors, such as FedGF's c.
-        return metrics | {
-            name: float(x) for name, x in computed.down.tensors().items() if x.numel() == 1 and name != "w"
-        }
+        return metrics | {name: float(x) for name, x in cohort.down.tensors().items() if x.numel() == 1 and name != "w"}
 
     def flatness(
         self,
@@ -436,11 +402,14 @@ class Simulation:
         if clients is not None and self.method.training == "centralised":
             raise InputError(f"{type(self.method).__name__} trains one model on all samples; clients have none")
         cohort = self.cohort(self.t) if clients is None else clients
-        computed = self._compute(cohort, InProcess(self.executor, observer), keep=False)
-        return NextRound(cohort, computed.state.w)
+        _, state = self._compute(cohort, InProcess(self.executor, observer), keep=False)
+        return NextRound(cohort, state.w)
 
-    def _compute(self, cohort: Index, trainer: Trainer, keep: bool, ranks: Ranks = ALONE) -> _Computed:
-        """Compute the next round with `cohort` (c,) for the server; with `keep`, clients' new records are staged."""
+    def _compute(self, cohort: Index, trainer: Trainer, keep: bool, ranks: Ranks = ALONE) -> tuple[CohortResult, Any]:
+        """Compute the next round with `cohort` (c,), and the server's next state, which is not yet applied.
+
+        With `keep`, clients' new records are staged.
+        """
         clients = self.executor.batches.longest_first(self.t, cohort)
         weights = mean_weights(self.weights, self._trained_on.sizes_of(clients), self.device)
         private, mean, arrivals = self._private, None, None
@@ -459,7 +428,7 @@ class Simulation:
                 state = self._server.updated(trained.mean, ctx)
             except NonFiniteError as error:
                 raise NonFiniteError(f"training diverged: {error}") from error
-        return _Computed(ctx, down, trained, state)
+        return trained, state
 
     def _screening(self, clients: Index, weights: Tensor, ctx: Context) -> tuple[Tensor, Arrivals]:
         """Return the weights (c, 1) that the server knows of `clients` (c,), and the screening of their records."""
@@ -610,20 +579,15 @@ class Simulation:
             "layers": self._problem.layers,  # last: a difference in adapter or parameters is reported before it
         }
 
-    def _reported_settings(self) -> dict[str, Any]:
-        """Return the settings for results, which add the method's label and code, and the statistics of the split."""
-        code = text_of(self.method).rpartition(" #")[2] if is_own(self.method) else None
-        split = vars(partition_statistics(self.data))
-        return self.settings() | {"label": label_of(self.method), "method_code": code, "split": split}
-
     def _evaluate(self) -> dict[str, float]:
-        return self._evaluated.round_scores() if self._is_evaluated() else {}
+        return self._evaluated.round_scores() if self._is_evaluated() and self._ranks.index == 0 else {}
 
     def _is_evaluated(self) -> bool:
         return self.t % self.eval_every == 0 or self.t == self.rounds
 
-    def _evaluation(self, held_out: Index) -> Evaluated:
+    def _evaluation(self) -> Evaluated:
         """Return the evaluation of the server's model, or of the clients' own models if they train alone."""
+        held_out = self.participation.held_out(self.data.clients)
         if self.method.training != "local":
             iterate = (lambda: self._server.state.w) if serves_another(self.method) else None
             return ServerModel(self.objective, self.data, held_out, lambda: self._server.served, iterate)
@@ -646,11 +610,10 @@ class Simulation:
             raise InputError(f"a probe measures {both[0]!r}, which is a metric of every round; give it another name")
         return columns
 
-    def _spent(self, clients: CohortResult) -> dict[str, float]:
+    def _spent(self, trained: CohortResult) -> dict[str, float]:
         """Return the totals so far: minibatch gradients, and bytes in each direction."""
         before = self.history[-1] if self.history else {"gradients": 0.0, "bytes_down": 0.0, "bytes_up": 0.0}
-        sent = float(len(clients.drifts) if clients.arrivals is None else len(clients.arrivals.of_clients[0]))
-        private, gradients = self._private, float(clients.gradients)
+        private, sent, gradients = self._private, float(len(trained.cohort.clients)), float(trained.gradients)
         if private is not None:  # expected values, because the number of clients is secret
             sent, gradients = private.expected, private.expected_gradients(self.method, self.data.sizes)
         size = sent * self.server.w.element_size()

@@ -26,8 +26,8 @@ from ..files import temporary_folder
 from ..methods import find
 from ..rounds.device import device_name, one_thread
 from ..rounds.local_training import Client
-from .executors.choice import Trial
-from .executors.prepared import PreparedStep
+from .choice import Trial
+from .prepared import PreparedStep
 from .simulation import Simulation
 
 ROUNDS = (4, 16, 64, 256, 1024)  # the trial has the first number of rounds that the method accepts
@@ -134,7 +134,8 @@ def device_trial(device: torch.device) -> Iterator[DeviceCheck]:
     yield DeviceCheck("device", device_name(device))
     for name in METHODS:
         yield _tried(f"agreement, {name}", partial(_dense_agreement, name, device))
-    yield _tried("agreement, pictures", partial(_picture_agreement, device))
+    names = [name for name in _executors(device) if name != "compiled"]
+    yield _tried("agreement, pictures", partial(_agreement, names, device, _pictures))
     yield _tried("the same run twice", partial(_repeated, device))
     yield _tried("waits in a round", partial(_waits, device))
     for title, workload in WORKLOADS.items():
@@ -161,12 +162,6 @@ def _dense_agreement(name: str, device: torch.device) -> tuple[str, bool]:
     return _agreement(names, device, lambda executor, where: simulation(find(name)(), executor, str(where)))
 
 
-def _picture_agreement(device: torch.device) -> tuple[str, bool]:
-    """Compare executors on a small convolutional network with pictures that are cropped and flipped."""
-    names = [executor for executor in _executors(device) if executor != "compiled"]
-    return _agreement(names, device, _pictures)
-
-
 def _agreement(
     executors: list[str], device: torch.device, make: Callable[[str, torch.device], Simulation]
 ) -> tuple[str, bool]:
@@ -191,6 +186,7 @@ def _final(sim: Simulation) -> tuple[Tensor, str]:
 
 
 def _pictures(executor: str, device: torch.device) -> Simulation:
+    """Make a simulation of a small convolutional network with pictures that are cropped and flipped."""
     data = _random_pictures((7, 4, 6), (3, 8, 8))
     client = Client(lr=0.05, epochs=2, batch_size=4, weight_decay=0.01, momentum=0.5)
     return Simulation("cnn", data, find("FedSAM")(), client, 4, executor=executor, dtype=torch.float64, device=device,

@@ -25,12 +25,12 @@ from ..core.errors import InputError
 from ..core.method import Method
 from ..core.model_check import randomness_of
 from ..core.objective import Batch, Objective
-from ..core.space import Space
+from ..core.torch_module import Space
 from ..core.wrapper import serves_another
 from ..data import prepare
 from ..data.sources import is_folder
 from ..data.types import Index
-from ..engine.executors.choice import Trial
+from ..engine.choice import Trial
 from ..engine.simulation import Simulation
 from ..files import SPEEDS, cache_folder, make_folder, read_json, write_atomically
 from ..metrics.accuracy import SAMPLES_AT_ONCE, score

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from ..core.errors import FieldError, InputError, printable, shortened
-from ..core.plain_numbers import plain_numbers
+from ..core.hyper import plain_numbers
 from .schema import field_classes
 
 Model = TypeVar("Model", bound=BaseModel)

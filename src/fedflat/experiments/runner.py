@@ -14,12 +14,11 @@ from functools import partial
 from pathlib import Path
 
 from ..core.errors import ChangedWarning, InputError, NonFiniteError
-from ..engine.arguments import check_callbacks
-from ..engine.callbacks import Callback
+from ..engine.callbacks import Callback, check_callbacks
 from ..engine.ranks import ALONE, Ranks
 from ..engine.simulation import Round, Simulation
 from ..rounds.checkpoint import DamagedError
-from ..rounds.privacy.private_rounds import logs_in, read_log
+from ..rounds.private_rounds import logs_in, read_log
 from ..rounds.settings import settings_key
 from .interrupt import Interrupted, StopRequest, stop_between_rounds
 from .run_directory import RunDirectory, StoredRun, difference

@@ -37,7 +37,7 @@ from ..data.loading import described
 from ..data.partition import PARTITIONS, all_partitions
 from ..data.selection import DataOptions
 from ..data.sources import SOURCES, is_folder, known_source
-from ..engine.arguments import check_weights, check_workers
+from ..engine.problem import check_weights, check_workers
 from ..engine.ranks import ALONE, Ranks
 from ..files import parse_toml, read_toml
 from ..methods import METHODS, all_methods, find
@@ -46,13 +46,13 @@ from ..metrics.flatness.measures import MEASURES, all_measures
 from ..metrics.protocols import Protocol
 from ..models import MODELS, known_model
 from ..models.blocks.fetched import folder_of
+from ..rounds.accountant import Privacy
 from ..rounds.attack import Attack
 from ..rounds.checksums import check_listed
 from ..rounds.guard import Guard
 from ..rounds.local_training import Client
 from ..rounds.participation import Bernoulli, HeldOut, Participation, Unreliable
 from ..rounds.participation import participation as as_rule
-from ..rounds.privacy.accountant import Privacy
 from ..rounds.run_model import InitialModel
 from ..rounds.settings import digest, settings_key
 from .config_errors import check_bounds, short_repr, validated

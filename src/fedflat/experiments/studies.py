@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from ..core.errors import ChangedWarning, InputError, NonFiniteError
+from ..core.hyper import takes_numbers
 from ..core.object_references import allow_code
-from ..core.plain_numbers import takes_numbers
 from ..engine.ranks import is_launched
 from ..files import flush_folder, make_folder, system_errors, writing
 from ..rounds.checksums import Checksums

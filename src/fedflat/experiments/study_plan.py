@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from time import perf_counter
 
-from ..engine.executors.choice import Trial
+from ..engine.choice import Trial
 from ..engine.simulation import Simulation
 from ..files import temporary_folder
 from ..metrics.accuracy import SAMPLES_AT_ONCE, score

@@ -15,9 +15,9 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from ..core.errors import InputError
-from ..core.matrix_products import fix_product_rounding
 from ..core.method import Method
 from ..core.model_check import check_tokens, randomness_of
+from ..core.native_libraries import fix_product_rounding
 from ..core.objective import Objective
 from ..core.records import Record
 from ..core.task import CROSS_ENTROPY, task_of

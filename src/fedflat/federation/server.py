@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from ..core.errors import InputError, NonFiniteError
-from ..core.matrix_products import fix_product_rounding
 from ..core.method import Context, Method
+from ..core.native_libraries import fix_product_rounding
 from ..core.objective import Objective
 from ..data.types import Index
 from ..rounds import checkpoint

@@ -43,16 +43,6 @@ class Evaluation:
         return accuracy | {"loss": self.mean_loss} | self.further
 
 
-@dataclass(frozen=True)
-class ClientSpread:
-    """Accuracy of one model on the samples of each client, in [0, 1]."""
-
-    mean: float
-    std: float  # population standard deviation over clients
-    worst: float
-    best: float
-
-
 def score(
     objective: Objective, w: Tensor, x: Tensor, y: Tensor, prepare: Callable[[Tensor], Tensor] = torch.clone
 ) -> Evaluation:
@@ -144,15 +134,10 @@ def score_samples(objective: Objective, w: Tensor, data: FederatedData, samples:
     return score(objective, w, data.stored(rows), data.y[rows], data.preparation)
 
 
-def held_loss(scores: Evaluation, data: FederatedData) -> float:
-    """Compute the mean loss over the samples that clients hold, from the scores of all training samples."""
-    return float(scores.loss.double().cpu()[torch.from_numpy(data.held(slice(None)))].mean())
-
-
-def spread(accuracies: NDArray[np.float64]) -> ClientSpread:
-    """Compute mean, spread and extremes of the clients' accuracies (clients,)."""
+def spread(accuracies: NDArray[np.float64]) -> dict[str, float]:
+    """Compute mean, population standard deviation, worst and best of the clients' accuracies (clients,), by name."""
     a = accuracies
-    return ClientSpread(float(a.mean()), float(a.std()), float(a.min()), float(a.max()))
+    return {"mean": float(a.mean()), "std": float(a.std()), "worst": float(a.min()), "best": float(a.max())}
 
 
 def drift(local: Tensor, received: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from ..core.errors import InputError, MissingPackageError, printable
-from ..core.plain_numbers import plain_numbers
-from ..engine.arguments import BF16
+from ..core.hyper import plain_numbers
+from ..engine.problem import BF16
 from ..experiments.recipe import Published
 from ..experiments.settings_tables import identities, labels
 from ..experiments.statistics import mean_estimate, paired_difference

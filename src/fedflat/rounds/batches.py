@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -44,9 +44,8 @@ class BatchPlan:
 
     def first(self, steps: int) -> BatchPlan:
         """Return a plan of at most the first `steps` steps of every client."""
-        return BatchPlan(
-            self.t, self.clients, np.minimum(self.steps, steps), self.samples[:, :steps], self.counts[:, :steps]
-        )
+        fewer = np.minimum(self.steps, steps)
+        return replace(self, steps=fewer, samples=self.samples[:, :steps], counts=self.counts[:, :steps])
 
 
 class Batches:

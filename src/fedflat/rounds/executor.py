@@ -54,10 +54,21 @@ class Executor(ABC):
         return local_step
 
     @abstractmethod
+    def _steps(self, plan: BatchPlan) -> Iterator[tuple[Oracle, int]]:
+        """Yield the oracle of each local step of `plan`, and how many of its clients take the step."""
+
     def run(
         self, plan: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent, step: StepFunction
     ) -> LocalResult:
-        """Take all local steps of `plan`; `down`, `client` and the result are stacked, (c, width)."""
+        """Take all local steps of `plan`; `down`, `client` and the result are stacked, (c, width).
+
+        Every batch of every full gradient counts as a minibatch gradient.
+        """
+        oracle = ObservedOracle(partial(self._full_gradient, plan))
+        ctx = replace(ctx, full_grad=oracle, local_steps=self._local_steps(plan))
+        result = local_round(self.method, down, client, self._steps(plan), ctx, descent, step)
+        batches = int(self.batches.client.batches_per_epoch(self.batches.data.sizes_of(plan.clients)).sum())
+        return replace(result, gradients=result.gradients + oracle.calls * batches)
 
     def train(
         self, clients: Index, record: Any, down: Any, ctx: Context, observer: RoundObserver | None = None
@@ -95,16 +106,6 @@ class Executor(ABC):
     def _seeded(self, device: torch.device, plan: BatchPlan, *counters: int) -> AbstractContextManager[None]:
         """Return an empty context; a subclass seeds models that draw other random numbers than dropout's."""
         return nullcontext()
-
-    def _with_work(self, plan: BatchPlan, ctx: Context, run: Callable[[Context], LocalResult]) -> LocalResult:
-        """Call `run` with a context that has the clients' work in `plan` and their full gradients.
-
-        Every batch of every such gradient counts as a minibatch gradient.
-        """
-        oracle = ObservedOracle(partial(self._full_gradient, plan))
-        result = run(replace(ctx, full_grad=oracle, local_steps=self._local_steps(plan)))
-        batches = int(self.batches.client.batches_per_epoch(self.batches.data.sizes_of(plan.clients)).sum())
-        return replace(result, gradients=result.gradients + oracle.calls * batches)
 
     def _local_steps(self, plan: BatchPlan) -> Tensor:
         """Return the number of steps of each client of `plan`, (c, 1)."""
@@ -156,29 +157,18 @@ class Sequential(Executor):
     def run(
         self, plan: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent, step: StepFunction
     ) -> LocalResult:
-        results = [
-            self._run_client(
-                plan.single(row), down.map(itemgetter(row)), client.map(itemgetter(row)), ctx, descent, step
-            )
-            for row in range(len(plan.clients))
-        ]
-        return LocalResult(
-            up=results[0].up.map(_stack, *(r.up for r in results[1:])),
-            client=results[0].client.map(_stack, *(r.client for r in results[1:])),
-            w=torch.stack([r.w for r in results]),
-            steps=torch.stack([r.steps for r in results]),
-            lr_factors=torch.stack([r.lr_factors for r in results]),
-            gradients=sum(r.gradients for r in results),
-            loss=torch.stack([r.loss for r in results]),
-        )
-
-    def _run_client(
-        self, plan: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent, step: StepFunction
-    ) -> LocalResult:
-        """Compute the round of the one client in `plan`, on tensors (width,)."""
-        return self._with_work(
-            plan, ctx, lambda ctx: local_round(self.method, down, client, self._steps(plan), ctx, descent, step)
-        )
+        results = []
+        for row in range(len(plan.clients)):
+            alone = down.map(itemgetter(row)), client.map(itemgetter(row))
+            results.append(super().run(plan.single(row), *alone, ctx, descent, step))
+        first, *others = results
+        parts: dict[str, Any] = {
+            name: getattr(first, name).map(lambda *rows: torch.stack(rows), *(getattr(r, name) for r in others))
+            for name in ("up", "client")
+        }
+        for name in ("w", "steps", "lr_factors", "loss"):
+            parts[name] = torch.stack([getattr(r, name) for r in results])
+        return LocalResult(gradients=sum(r.gradients for r in results), **parts)
 
     def _local_steps(self, plan: BatchPlan) -> Tensor:
         return super()._local_steps(plan)[0]
@@ -197,7 +187,3 @@ class Sequential(Executor):
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed >> 1)
             yield
-
-
-def _stack(*rows: Tensor) -> Tensor:
-    return torch.stack(rows)

@@ -12,7 +12,7 @@ from ..core.errors import InputError
 from ..core.hyper import by_name, check, hyper
 from ..core.local import ClipScope, Descent, WeightDecayScope
 from ..core.method import Context, Method
-from ..core.space import Space
+from ..core.torch_module import Space
 from ..data.types import Index
 
 MOST = 10**9  # epochs, steps and samples: their products with a set's batches and a run's rounds fit in 64 bits

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import InputError
-from ..core.plain_numbers import plain_fields, plain_number
+from ..core.hyper import plain_fields, plain_number
 from ..data.federated import FederatedData, Holdings
 from ..data.types import Index
 from .local_training import Client

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from fedflat.engine.client_store.rows import SlotIndex
+from fedflat.engine.client_rows import SlotIndex
 from fedflat.rounds.checkpoint import KEPT
 from support.files import refused
 

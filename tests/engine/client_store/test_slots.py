@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fedflat.core.errors import InputError
-from fedflat.engine.client_store import slots as module
-from fedflat.engine.client_store.slots import NAME, NONE, START, SlotFile, digests_of
+from fedflat.engine import slot_file as module
+from fedflat.engine.slot_file import NAME, NONE, START, SlotFile, digests_of
 from fedflat.rounds.checkpoint import KEPT, DamagedError
 from support.files import refused
 

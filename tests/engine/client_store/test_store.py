@@ -14,7 +14,7 @@ import torch
 
 from fedflat.core.errors import InputError
 from fedflat.engine.client_store import ClientStore
-from fedflat.engine.client_store.slots import NAME, START
+from fedflat.engine.slot_file import NAME, START
 from fedflat.methods import find
 from fedflat.rounds import checkpoint
 from support.crashes import Crash, Disk
@@ -29,6 +29,12 @@ IN_MEMORY, IN_A_FILE = 10**9, 0  # budgets
 
 def down(method, clients: int, value: float = 3.0):
     return method.broadcast(method.init_server(torch.full((4,), value))).map(lambda x: x.expand(clients, -1))
+
+
+def put(store: ClientStore, clients: np.ndarray, records) -> None:
+    """Keep the records of `clients` at once."""
+    store.stage(clients, records)
+    store.commit()
 
 
 def variates(*values: float):
@@ -50,7 +56,7 @@ def test_first_contact_is_made_from_the_first_message_later_ones_from_what_was_k
     method = find("FedLESAM")()
     store = ClientStore(method, 10, torch.zeros(4), budget)
     assert torch.equal(store.get(np.array([2, 7]), down(method, 2)).w_old, torch.full((2, 4), 3.0))
-    store.put(np.array([7, 2]), method.client(torch.tensor([[7.0] * 4, [2.0] * 4])))
+    put(store, np.array([7, 2]), method.client(torch.tensor([[7.0] * 4, [2.0] * 4])))
     got = store.get(np.array([2, 5, 7]), down(method, 3, value=9.0))
     assert got.w_old[:, 0].tolist() == [2.0, 9.0, 7.0]
 
@@ -59,7 +65,7 @@ def test_what_lasts_a_round_begins_anew(budget: int) -> None:
     method = find("FedSMOO")()
     store = ClientStore(method, 3, torch.zeros(4), budget)
     ones = method.client.zeros(torch.zeros(3, 4), method).map(lambda x: x + 1)
-    store.put(np.arange(3), ones)
+    put(store, np.arange(3), ones)
     found = store.get(np.arange(3), down(method, 3))
     assert (found.h.sum(), found.mu.sum(), found.s_i.sum()) == (12, 12, 0)
     assert all(x.is_contiguous() for x in found.tensors().values())
@@ -67,7 +73,7 @@ def test_what_lasts_a_round_begins_anew(budget: int) -> None:
 
 def test_what_is_staged_counts_from_the_commit_on(budget: int) -> None:
     store = ClientStore(Scaffold, 5, torch.zeros(4), budget)
-    store.put(np.array([1, 3]), variates(1, 3))
+    put(store, np.array([1, 3]), variates(1, 3))
     store.stage(np.array([3, 4]), variates(30, 40))
     assert kept(store, 1, 3, 4) == [1, 3, 0]
     store.discard()
@@ -89,20 +95,20 @@ def test_a_staged_record_may_be_overwritten_by_its_owner(budget: int) -> None:
 
 def test_what_was_announced_may_be_asked_for_or_not(budget: int) -> None:
     store = ClientStore(Scaffold, 9, torch.zeros(4), budget)
-    store.put(np.arange(6), variates(*range(6)))
+    put(store, np.arange(6), variates(*range(6)))
     store.prefetch(np.array([3, 8, 1]))
     assert kept(store, 3, 8, 1) == [3, 0, 1]
     store.prefetch(np.array([2, 4]))
     assert kept(store, 0) == [0]
     store.prefetch(np.array([2, 4]))
     for value in (21, 22):  # the second time into the slots that were read ahead
-        store.put(np.array([2, 4]), variates(value, -value))
+        put(store, np.array([2, 4]), variates(value, -value))
     assert kept(store, 2, 4) == [22, -22]
 
 
 def test_writes_that_failed_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     store = ClientStore(Scaffold, 9, torch.zeros(4), IN_A_FILE)
-    store.put(np.array([1]), variates(1))
+    put(store, np.array([1]), variates(1))
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwritev", Failing(pwritev, after=0))
         store.stage(np.array([1]), variates(5))
@@ -111,7 +117,7 @@ def test_writes_that_failed_are_told_once(monkeypatch: pytest.MonkeyPatch) -> No
             store.commit()
         store.discard()
     assert kept(store, 1, 2) == [1, 0]
-    store.put(np.array([2]), variates(2))
+    put(store, np.array([2]), variates(2))
     assert kept(store, 1, 2) == [1, 2]
 
 
@@ -120,7 +126,7 @@ def test_only_clients_seen_use_space(budget: int) -> None:
     store = ClientStore(method, 10**6, torch.zeros(4), budget)
     for start in (0, 500_000):
         clients = np.arange(start, start + 3)
-        store.put(clients, store.get(clients, down(method, 3)))
+        put(store, clients, store.get(clients, down(method, 3)))
     tensors = store.tensors()
     assert {name: tuple(x.shape) for name, x in tensors.items()} == {"slots": (10**6,), "h": (6, 4), "mu": (6, 4)}
 
@@ -129,31 +135,31 @@ def test_restored_is_what_was_kept(budget: int) -> None:
     for target in (IN_MEMORY, IN_A_FILE):
         store = ClientStore(Scaffold, 5, torch.zeros(4), budget)
         other = ClientStore(Scaffold, 5, torch.zeros(4), target)
-        store.put(np.array([3, 1, 0]), variates(3, 1, 7))
-        store.put(np.array([3]), variates(33))
-        other.put(np.array([2]), variates(2))
+        put(store, np.array([3, 1, 0]), variates(3, 1, 7))
+        put(store, np.array([3]), variates(33))
+        put(other, np.array([2]), variates(2))
         other.restore(store.tensors())
         assert kept(other, 0, 1, 2, 3, 4) == [7, 1, 0, 33, 0]
-        other.put(np.array([4]), variates(4))
+        put(other, np.array([4]), variates(4))
         assert kept(other, 0, 1, 2, 3, 4) == [7, 1, 0, 33, 4]
 
 
 def test_a_store_for_none_of_those_seen_restores_nothing(budget: int) -> None:
     """A rank whose clients have not come yet goes on from a checkpoint as the others do."""
     store = ClientStore(Scaffold, 5, torch.zeros(4), budget)
-    store.put(np.array([3, 1]), variates(3, 1))
+    put(store, np.array([3, 1]), variates(3, 1))
     rank = ClientStore(Scaffold, 5, torch.zeros(4), budget, owned=lambda clients: clients % 3 == 2)
     rank.restore(store.tensors())
     assert len(rank.seen()) == 0
     assert rank.rows("c", rank.seen()).shape == (0, 4)
-    rank.put(np.array([2]), variates(2))
+    put(rank, np.array([2]), variates(2))
     assert kept(rank, 2, 3) == [2, 0]
 
 
 def test_methods_without_state_keep_nothing(budget: int) -> None:
     method = find("FedAvg")()
     store = ClientStore(method, 5, torch.zeros(4), budget)
-    store.put(np.array([1]), method.client())
+    put(store, np.array([1]), method.client())
     assert list(store.tensors()) == ["slots"]
 
 
@@ -163,7 +169,7 @@ def test_numbers_keep_their_bits(dtype: torch.dtype, budget: int) -> None:
     store, c = ClientStore(Scaffold, 3, torch.zeros(4, dtype=dtype), budget), torch.randn(3, 4).to(dtype)
     c.view(torch.uint8)[0] = 255
     c[1] = -0.0
-    store.put(np.arange(3), Scaffold.client(c))
+    put(store, np.arange(3), Scaffold.client(c))
     found = store.get(np.arange(3), down(Scaffold, 3).map(lambda x: x.to(dtype))).c
     assert torch.equal(found.view(torch.uint8), c.view(torch.uint8))
     assert found.data_ptr() % 64 == 0
@@ -176,7 +182,7 @@ def test_the_budget_counts_all_clients_and_growth(tmp_path: Path) -> None:
         folder.mkdir()
         store = ClientStore(method, 10, torch.zeros(4), budget, folder)
         assert not list(folder.iterdir()), "before the first record there is nothing to keep"
-        store.put(np.array([9]), method.client.zeros(torch.zeros(1, 4), method))
+        put(store, np.array([9]), method.client.zeros(torch.zeros(1, 4), method))
         assert [path.name for path in folder.iterdir()] == [NAME] * file
 
 
@@ -497,7 +503,7 @@ def assert_goes_on(folder: Path, path: Path, expected: dict[int, float]) -> None
     store.restore(checkpoint.load(path)[0], folder)
     values = [expected.get(client, 0.0) for client in range(6)]
     assert kept(store, *range(6)) == values
-    store.put(np.array([0, 4]), variates(-1, -2))
+    put(store, np.array([0, 4]), variates(-1, -2))
     store.close()
     again = ClientStore(Scaffold, 6, torch.zeros(4), IN_A_FILE, folder)
     again.restore(checkpoint.load(path)[0], folder)

@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import norm
 
 from fedflat.core.errors import InputError
-from fedflat.rounds.privacy import accountant
-from fedflat.rounds.privacy.accountant import epsilon, noise_for
+from fedflat.rounds import accountant
+from fedflat.rounds.accountant import epsilon, noise_for
 from support.effort import effort, in_test_all
 from support.files import refused
 

@@ -8,8 +8,8 @@ import pytest
 import fedflat as ff
 from benchmarks.privacy_audit import CANARIES, Scores, lower_bound, scores, told
 from fedflat.methods import find
-from fedflat.rounds.privacy.accountant import epsilon
-from fedflat.rounds.privacy.private_rounds import PrivateRounds
+from fedflat.rounds.accountant import epsilon
+from fedflat.rounds.private_rounds import PrivateRounds
 
 DELTA = 1e-3
 # rate, noise multiplier, rounds, runs of 500 canaries

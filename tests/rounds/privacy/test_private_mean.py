@@ -9,7 +9,7 @@ import torch
 from fedflat.core.method import Context
 from fedflat.core.records import Record, Scalar, Vector, gradient_scale
 from fedflat.methods import find
-from fedflat.rounds.privacy.private_mean import PrivateMean, seeded_key
+from fedflat.rounds.private_mean import PrivateMean, seeded_key
 
 CLIP, NOISE, LR, STEPS = 0.5, 2.0, 0.0625, 4  # so that a gradient counts a quarter
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chisquare, kstest, norm
 
-from fedflat.rounds.privacy.private_mean import normal_deviates, poisson_sample, seeded_key, system_key
+from fedflat.rounds.private_mean import normal_deviates, poisson_sample, seeded_key, system_key
 
 KEY = seeded_key(0, 0)
 

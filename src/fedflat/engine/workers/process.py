@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ..allocator import tune_allocator
+from ...core.native_libraries import tune_allocator
 from . import start
 
 Report = Callable[[Any], None]  # sends an event to the parent

@@ -20,7 +20,7 @@ from ...core.method import Context
 from ...data.types import Index
 from ...rounds.executor import Executor
 from ..cohort import ChunkInput, ChunkResult, train_chunk
-from ..shared_memory import BufferLayout, SharedBuffers, SharedMemory, Slot, TensorAllocator, join_pickle, split_pickle
+from ..shared_memory import BufferLayout, SharedBuffers, SharedMemory, TensorAllocator, join_pickle, split_pickle
 from .process import Report, RunTask, WorkerProcess
 from .worker_pool import WorkerError, WorkerPool, WorkItem
 
@@ -126,7 +126,11 @@ class TrainingPool:
 
     def __init__(self, executor: Executor, number: int, dtype: torch.dtype, ctx: Context) -> None:
         """Share the training setup. dtype: of the records. Raises InputError if the setup cannot be pickled."""
-        parts = _pickled(TrainingSetup(_without_test_data(executor), ctx.is_weight, ctx.layers), number)
+        training, batches = copy(executor), copy(executor.batches)
+        # Without the samples that only the server uses.
+        batches.data = replace(batches.data, test=None, validation=None, partition="")
+        training.batches = batches
+        parts = _pickled(TrainingSetup(training, ctx.is_weight, ctx.layers), number)
         rows = min(executor.chunk, executor.batches.data.clients)
         layout = BufferLayout.of(executor, parts, rows, 2 * number, dtype)
         self._memory = SharedMemory(layout.size)
@@ -166,7 +170,7 @@ class TrainingPool:
         while True:
             while free and (task := next(tasks, None)) is not None:
                 chunk = ChunkTask(free.pop(), task.clients, ctx)
-                place = self._slot(chunk).record
+                place, _ = self._buffers.slot(chunk.slot, len(chunk.clients))
                 for name, x in task.record.tensors().items():
                     getattr(place, name).copy_(x)
                 pending.append((chunk, self._workers.submit(chunk)))
@@ -175,11 +179,9 @@ class TrainingPool:
             chunk, item = pending.popleft()
             while not item.is_finished:
                 self._workers.wait()
-            yield replace(self._slot(chunk).result, gradients=item.result())
+            _, result = self._buffers.slot(chunk.slot, len(chunk.clients))
+            yield replace(result, gradients=item.result())
             free.append(chunk.slot)
-
-    def _slot(self, chunk: ChunkTask) -> Slot:
-        return self._buffers.slot(chunk.slot, len(chunk.clients))
 
 
 def prepare_training(descriptor: int, layout: BufferLayout) -> RunTask:
@@ -199,20 +201,14 @@ def prepare_training(descriptor: int, layout: BufferLayout) -> RunTask:
     executor, buffers = setup.executor, SharedBuffers(setup.executor, layout, allocate)
 
     def train(chunk: ChunkTask, report: Report) -> int:
-        slot = buffers.slot(chunk.slot, len(chunk.clients))
+        record, room = buffers.slot(chunk.slot, len(chunk.clients))
         ctx = replace(chunk.ctx, is_weight=setup.is_weight, layers=setup.layers)
-        result = train_chunk(executor, ChunkInput(chunk.clients, slot.record), buffers.message, ctx)
-        slot.result.fill(result)
+        result = train_chunk(executor, ChunkInput(chunk.clients, record), buffers.message, ctx)
+        for place, x in zip(room.tensors(), result.tensors(), strict=True):
+            place.copy_(x)
         return result.gradients
 
     return train
-
-
-def _without_test_data(executor: Executor) -> Executor:
-    """Return `executor` without the samples that only the server uses."""
-    training, training.batches = copy(executor), copy(executor.batches)
-    training.batches.data = replace(executor.batches.data, test=None, validation=None, partition="")
-    return training
 
 
 def _pickled(setup: TrainingSetup, number: int) -> list[memoryview]:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import Any, Protocol
+from typing import Any
 
 from .process import GRACE, Event, Outcome, WorkerProcess
 
@@ -16,13 +16,6 @@ CHECK_INTERVAL = 1.0  # seconds between checks whether a worker is suspended
 
 class WorkerError(RuntimeError):
     """A worker process has ended and is not replaced; the message says how, and which task it ran."""
-
-
-class PoolTask(Protocol):
-    """A task of a pool; it is pickled for the workers."""
-
-    def failure_message(self, pid: int, how: str) -> str:
-        """Return the message of the WorkerError after the last attempt, in which process `pid` ended `how`."""
 
 
 @dataclass(eq=False)
@@ -81,8 +74,12 @@ class WorkerPool:
             self.close()
             raise
 
-    def submit(self, task: PoolTask) -> WorkItem:
-        """Have `task` run by the next idle worker. Call `wait` until the returned item has an outcome."""
+    def submit(self, task: Any) -> WorkItem:
+        """Have `task` run by the next idle worker, for which it is pickled. Call `wait` until the item has an outcome.
+
+        `task.failure_message(pid, how)` is the message of the WorkerError after the last attempt, in which process
+        `pid` ended `how`.
+        """
         item = WorkItem(task)
         self._waiting.append(item)
         self._assign()

@@ -16,7 +16,7 @@ from ...adapters import by_turns
 from ...core.errors import InputError
 from ...core.method import Method
 from ...core.object_references import allow_code
-from ...core.space import Space
+from ...core.torch_module import Space
 from ...data import FederatedData
 from ...data.numbers import kind_of
 from ...data.preparation import AUGMENTATIONS

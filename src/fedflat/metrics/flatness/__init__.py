@@ -11,9 +11,9 @@ from torch import nn
 
 from ...adapters import adapted_network
 from ...core.errors import InputError
-from ...core.matrix_products import fix_product_rounding
+from ...core.hyper import takes_numbers
+from ...core.native_libraries import fix_product_rounding
 from ...core.objective import Objective
-from ...core.plain_numbers import takes_numbers
 from ...core.progress import Progress, no_progress
 from ...core.task import SampleLoss, task_of
 from ...core.torch_module import copied

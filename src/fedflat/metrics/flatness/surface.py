@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ...core.errors import InputError
 from ...core.objective import Objective
 from ...core.progress import Steps, no_progress
-from ...core.space import Space
+from ...core.torch_module import Space
 from ...files import read_bytes, write_atomically
 
 Loss = Callable[[Tensor], float]  # model (d,) -> loss

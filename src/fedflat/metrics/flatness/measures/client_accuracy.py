@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from ....core.progress import Steps
 from ...accuracy import per_client, score, spread
 from ..measure import Finding, Measure, Measured
@@ -19,6 +17,6 @@ class ClientAccuracy(Measure):
         data = subject.data
         scores = score(subject.objective, subject.w, data.x, data.y, data.preparation)
         progress(1, 1)
-        statistics = asdict(spread(per_client(scores, data)))
+        statistics = spread(per_client(scores, data))
         values = {f"client_accuracy_{name}": Measured(value) for name, value in statistics.items()}
         return self.finding(subject, values, samples=subject.part(subject.total))

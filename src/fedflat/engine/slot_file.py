@@ -15,9 +15,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ...core.errors import InputError
-from ...files import flush_folder
-from ...rounds.checkpoint import AT_ONCE, KEPT, DamagedError
+from ..core.errors import InputError
+from ..files import flush_folder
+from ..rounds.checkpoint import AT_ONCE, KEPT, DamagedError
 
 Slots = NDArray[np.int32]  # (c,)
 Content = NDArray[np.uint8]  # (c, bytes of a slot)

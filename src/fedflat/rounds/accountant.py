@@ -9,8 +9,8 @@ from functools import cache, reduce
 from math import exp, floor, inf, log, log1p, log10, pi, sqrt
 from typing import Any, Literal
 
-from ...core.errors import InputError
-from ...core.hyper import by_name, check, hyper
+from ..core.errors import InputError
+from ..core.hyper import by_name, check, hyper
 
 Neighbours = Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE"]
 INTERVAL, COARSE = 1e-4, 1e-3  # of losses: the default of `dp-accounting`, and one for searching

@@ -10,17 +10,17 @@ from time import perf_counter, process_time
 import torch
 from torch import Tensor, nn
 
-from ...adapters import adapted_network
-from ...core.errors import InputError, StackingError, with_type
-from ...core.hidden_state import close
-from ...core.local import LocalResult
-from ...core.model_check import Randomness
-from ...core.objective import Batch, Objective
-from ...data.types import Index
-from ...rounds.executor import Executor, Sequential, stacked
-from ...rounds.local_training import ContextFactory
-from ..ranks import Ranks
+from ..adapters import adapted_network
+from ..core.errors import InputError, StackingError, with_type
+from ..core.hidden_state import close
+from ..core.local import LocalResult
+from ..core.model_check import Randomness
+from ..core.objective import Batch, Objective
+from ..data.types import Index
+from ..rounds.executor import Executor, Sequential, stacked
+from ..rounds.local_training import ContextFactory
 from .prepared import Graphed
+from .ranks import Ranks
 from .stacked import Compiled, Stacked
 
 log = logging.getLogger(__name__)

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...core.local import Descent, LocalState, local_step
-from ...core.method import Context, Method
-from ...core.objective import Batch, BatchOracle, Objective
-from ...core.oracle import Oracle
-from ...core.records import Record
-from ...data.preparation import to_device
-from ...rounds.batches import BatchPlan
-from ...rounds.executor import Sequential
+from ..core.local import Descent, LocalState, local_step
+from ..core.method import Context, Method
+from ..core.objective import Batch, BatchOracle, Objective
+from ..core.oracle import Oracle
+from ..core.records import Record
+from ..data.preparation import to_device
+from ..rounds.batches import BatchPlan
+from ..rounds.executor import Sequential
 
 log = logging.getLogger(__name__)
 Run = Callable[[list[Tensor]], list[Tensor]]  # takes a step: from the tensors of `StepInputs` to those of the state

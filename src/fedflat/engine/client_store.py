@@ -10,15 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...core.errors import InputError
-from ...core.method import Method
-from ...core.records import Record
-from ...core.user_code import check_record
-from ...data.preparation import to_device
-from ...data.types import Index
-from ...rounds.checkpoint import KEPT, DamagedError, Stream, rows_at_once
-from .rows import ABSENT, FileRows, MemoryRows, Rows, SlotIndex, Slots
-from .slots import Digests, SlotFile
+from ..core.errors import InputError
+from ..core.method import Method
+from ..core.records import Record
+from ..core.user_code import check_record
+from ..data.preparation import to_device
+from ..data.types import Index
+from ..rounds.checkpoint import KEPT, DamagedError, Stream, rows_at_once
+from .client_rows import ABSENT, FileRows, MemoryRows, Rows, SlotIndex, Slots
+from .slot_file import Digests, SlotFile
 
 BUDGET = 2048 * 10**6  # bytes; two vectors of LeNet for 100 clients take 0.64 GB, which leaves them in memory
 CHUNKS = 5  # in memory if records are in a file: one read ahead, one in training, two to be written, one copied
@@ -151,11 +151,6 @@ class ClientStore:
         if self._width:
             rows = torch.cat([getattr(records, name) for name in self._widths], dim=1).to(self._like)
             self._own().write(self._index.stage(clients), rows)
-
-    def put(self, clients: Index, records: Record) -> None:
-        """Keep the records (c, width) of `clients` at once."""
-        self.stage(clients, records)
-        self.commit()
 
     def commit(self) -> None:
         """Make staged records the clients' records. Raises InputError, and changes nothing, if a write failed."""

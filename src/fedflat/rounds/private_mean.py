@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...core.local import lr_factors_of
-from ...core.method import Context, Method
-from ...core.records import Record, record_norm, shortened_to
-from ...data.types import Index
-from ..aggregation import RunningMean
+from ..core.local import lr_factors_of
+from ..core.method import Context, Method
+from ..core.records import Record, record_norm, shortened_to
+from ..data.types import Index
+from .aggregation import RunningMean
 
 FINENESS = 20  # binary digits of the grid below the deviation of the noise
 SLACK = 2.0**-20  # by which records are shorter than the bound, more than all roundings can add
@@ -67,9 +67,14 @@ class PrivateMean(RunningMean):
 
     def value(self) -> Any:
         """Return the noised sum over the expected number of clients; the same at every call."""
-        key = self._noise_key(self.digest())
-        means = {name: self._noised(name, key) / self._expected for name in self._sums}
-        return self._record(**{name: mean.to(self.like.dtype) for name, mean in means.items()})
+        key, means = self._noise_key(self.digest()), {}
+        for name, x in self._sums.items():
+            total, unit = x.value(), self._grid_unit(name)
+            deviates = normal_deviates(key, f"noise of {name}", len(total)) * self._deviations[name]
+            # Multiples of the grid's unit in float64, so that nothing is rounded.
+            noised = total + torch.from_numpy(np.rint(deviates / unit) * unit).to(total.device)
+            means[name] = (noised / self._expected).to(self.like.dtype)
+        return self._record(**means)
 
     def digest(self) -> bytes:
         """Return the SHA-256 of the exact sums and their noise's deviations, which with the key determine `value`."""
@@ -88,12 +93,6 @@ class PrivateMean(RunningMean):
     def lr_factors(self) -> Tensor:
         """The sum of the factors on the step size over these steps, (1,)."""
         return self._factors[0]
-
-    def _noised(self, name: str, key: bytes) -> Tensor:
-        """Return the noised sum of a field, (width,), float64: multiples of the grid's unit, so nothing is rounded."""
-        total, unit = self._sums[name].value(), self._grid_unit(name)
-        deviates = normal_deviates(key, f"noise of {name}", len(total)) * self._deviations[name]
-        return total + torch.from_numpy(np.rint(deviates / unit) * unit).to(total.device)
 
     def _grid_unit(self, name: str) -> float:
         return 2.0 ** (floor(log2(self._deviations[name])) - FINENESS)

@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...core.errors import InputError
-from ...data.preparation import to_device
-from ...data.types import Index
-from ...rounds.checkpoint import KEPT
-from .slots import SlotFile, Slots
+from ..core.errors import InputError
+from ..data.preparation import to_device
+from ..data.types import Index
+from ..rounds.checkpoint import KEPT
+from .slot_file import SlotFile, Slots
 
 Mask = NDArray[np.bool_]
 ABSENT = -1  # the slot of a client without a record

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from ...adapters import adapted_network
-from ...core.local import Descent, LocalResult, LocalState, StepFunction, local_round
-from ...core.method import Context
-from ...core.objective import Batch
-from ...core.oracle import Oracle
-from ...metrics.flatness.passes import Footprint
-from ...rounds.batches import BatchPlan
-from ...rounds.executor import Executor
+from ..adapters import adapted_network
+from ..core.local import LocalState
+from ..core.objective import Batch
+from ..core.oracle import Oracle
+from ..metrics.flatness.passes import Footprint
+from ..rounds.batches import BatchPlan
+from ..rounds.executor import Executor
 from .prepared import PreparedStep, Run, StepInputs, TensorStep
 
 if TYPE_CHECKING:
@@ -121,13 +120,6 @@ class Stacked(Executor):
         sample = Batch(data.inputs(torch.zeros(1, dtype=torch.int64, device=data.y.device)), data.y[:1])
         with self.objective.evaluating():
             return int(most // (self.batches.size * Footprint(self.objective, sample).gradient))
-
-    def run(
-        self, plan: BatchPlan, down: Any, client: Any, ctx: Context, descent: Descent, step: StepFunction
-    ) -> LocalResult:
-        return self._with_work(
-            plan, ctx, lambda ctx: local_round(self.method, down, client, self._steps(plan), ctx, descent, step)
-        )
 
     def _steps(self, plan: BatchPlan) -> Iterator[tuple[Oracle, int]]:
         for k, active in enumerate(plan.active()):

@@ -16,18 +16,18 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor
 
-from ...core.errors import InputError
-from ...core.method import Context, Method
-from ...core.wrapper import label_of
-from ...data.types import Index
-from ...files import PRIVATE, flush_folder, read_bytes, system_errors
-from ..checkpoint import DamagedError
-from ..cost import full_passes_per_round, gradients_per_step
-from ..local_training import Client
-from ..participation import Participation
-from ..settings import table_of
+from ..core.errors import InputError
+from ..core.method import Context, Method
+from ..core.wrapper import label_of
+from ..data.types import Index
+from ..files import PRIVATE, flush_folder, read_bytes, system_errors
 from .accountant import Neighbours, Privacy, epsilon, noise_for
+from .checkpoint import DamagedError
+from .cost import full_passes_per_round, gradients_per_step
+from .local_training import Client
+from .participation import Participation
 from .private_mean import KEY_BYTES, PrivateMean, derived_key, poisson_sample, seeded_key, system_key
+from .settings import table_of
 
 _RUN = re.compile(r"[0-9a-f]{16}")
 MOST_DELTA = 1.0  # times one over the clients: a mechanism that shows a client at random has as much

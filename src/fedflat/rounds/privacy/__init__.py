@@ -1,1 +1,0 @@
-"""Client-level differential privacy: sampling of clients, clipping, noise, and accounting."""
