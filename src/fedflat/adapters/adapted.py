@@ -183,7 +183,7 @@ class Factors:
 
 
 def factors(module: nn.Module) -> list[Factors]:
-    """Return the adapted layers of `module`, in its order, with fixed factors; none without adapters."""
+    """Return the factors of each adapted layer of `module`, in its order, also fixed ones; empty without adapters."""
     names = [name for name, _ in module.named_parameters() if is_factor(name, "A")]
     layers = [A.partition(".lora_")[0].partition(PREFIX)[2] for A in names]
     return [Factors(layer, A, re.sub(r"(\.lora_(?:embedding_)?)A\.", r"\1B.", A))

@@ -116,7 +116,7 @@ def is_known(key: str, known: Iterable[str]) -> bool:
 
 
 def _may_be_outside(section: str, words: Sequence[str]) -> bool:
-    """Tell whether a method, or partition, may be a class outside this package: in a file, or by its name."""
+    """Tell whether the class that `words` choose for `section` may be outside this package; a file may name any."""
     text = " ".join(words).replace("=", " ").split()
     given = [name for flag, name in pairwise(text) if flag in (f"--{section}", f"--{section}.name")]
     in_file = bool(words) and not words[0].startswith("-")

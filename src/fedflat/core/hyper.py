@@ -88,9 +88,9 @@ def hyper(default: Any, meaning: str, *, low: float = -inf, high: float = inf, o
 
 
 def by_name(cls: type[Made], first_by_place: bool = False) -> type[Made]:
-    """Make the fields of the dataclass `cls` arguments by name; a mistake is an InputError that says what to write.
+    """Make the fields of the dataclass `cls` keyword-only; a wrong call raises InputError that says what to write.
 
-    With `first_by_place` a value without a name is that of the first field.
+    With `first_by_place`, one positional argument is the value of the first field.
     """
     described: Any = cls
     made = described.__init__

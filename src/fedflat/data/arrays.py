@@ -117,7 +117,7 @@ def refuse_other_columns(given: Mapping[str, Any]) -> None:
 
 
 def _is_item(part: Any) -> bool:
-    """Return whether one of two parts is itself a sample with its label, so that they are a dataset of two items."""
+    """Return whether `part` is a pair (sample, label): two such pairs are a dataset, not the arrays x and y."""
     return isinstance(part, tuple | list) and len(part) == 2 and not _axes(part[1]) and bool(_axes(part[0]))
 
 

@@ -48,7 +48,7 @@ class SourceFiles:
 
     @cached_property
     def files(self) -> list[list[Any]]:
-        """Name, size in bytes and time of change in nanoseconds of each file, at the first use of this property."""
+        """Name, size in bytes and modification time in nanoseconds of each file, at the first use of this property."""
         with system_errors(self.folder, "read"):
             status = [(str(path.relative_to(self.folder)), path.stat()) for path in self.paths]
         return [[name, some.st_size, some.st_mtime_ns] for name, some in status]
@@ -110,7 +110,7 @@ class Entry:
         return hashlib.sha256(json.dumps(self.description["sums"]).encode()).hexdigest()[:8]
 
     def is_of(self, sources: SourceFiles) -> bool:
-        """Return whether it was made from these files: by their times of change or else by their contents."""
+        """Return whether the entry was made from these files: by modification times, or else by contents."""
         recorded = self.description["sources"]
         if recorded["files"] == sources.files:
             return True

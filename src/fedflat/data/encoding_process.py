@@ -1,9 +1,9 @@
-"""The program that runs a tokenizer from elsewhere: `python -P THIS_FILE TOKENIZER LENGTH PADDING MEMORY PARENT`.
+"""The program that runs an untrusted tokenizer: `python -P THIS_FILE TOKENIZER LENGTH PADDING MEMORY PARENT`.
 
-It is a process of its own because a regular expression in a tokenizer can take any time, a replacement any memory, and
-because the library's answer to both may be a panic that no `except Exception` sees, or the end of the process. It reads
-texts as JSON, one a line, and writes their token numbers (n, LENGTH) as int32; the last line of stderr says what is
-wrong. Only NumPy and `tokenizers` are imported, so that it starts at once.
+It is a process of its own because regular expressions in a tokenizer can take unlimited time, and replacements
+unlimited memory. The library may then raise a panic that `except Exception` does not catch, or end the process. The
+program reads texts as JSON, one per line, and writes their token numbers (n, LENGTH) as int32; the last line of stderr
+says what is wrong. It imports only NumPy and `tokenizers`, so that it starts at once.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class ServerModel:
     iterate: Callable[[], Tensor] | None = None  # returns the trained model (d,) if it may differ
 
     def round_scores(self) -> dict[str, float]:
-        """Return the numbers of a round: on test samples, validation samples and held-out clients."""
+        """Return the metrics of a round: on test samples, validation samples and held-out clients."""
         w = self.w()
         values = tested(self.objective, w, self.data)
         if self.iterate is not None:
@@ -72,7 +72,7 @@ class ServerModel:
 class OwnModels:
     """Evaluates a model for each client on the test set and on the client's own samples.
 
-    The test numbers of a round are means over the clients. A client that never takes part has no model.
+    The test metrics of a round are means over the clients. A client that never takes part has no model.
     """
 
     objective: Objective
@@ -81,7 +81,7 @@ class OwnModels:
     w: Callable[[int], Tensor]  # returns the model (d,) of a client
 
     def round_scores(self) -> dict[str, float]:
-        """Return the same numbers as `ServerModel` does."""
+        """Return the same metrics as `ServerModel` does."""
         rows = [tested(self.objective, self.w(client), self.data) for client in self.clients]
         values = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
         if self.data.validation is not None:
@@ -89,7 +89,7 @@ class OwnModels:
         return values
 
     def final_scores(self) -> dict[str, float]:
-        """Return the same numbers as `ServerModel` does."""
+        """Return the same metrics as `ServerModel` does."""
         values: dict[str, float] = {}
         if self.data.validation is not None:
             values |= spread_of("validation_accuracy", self._accuracies(self.data.validation))
@@ -115,7 +115,7 @@ Evaluated = ServerModel | OwnModels  # what evaluates the present state of a sim
 
 
 def tested(objective: Objective, w: Tensor, data: FederatedData) -> dict[str, float]:
-    """Return the numbers of the model `w` (d,) on the test set, by name; none without a test set."""
+    """Return the metrics of the model `w` (d,) on the test set, by name; empty without a test set."""
     if data.test is None:
         return {}
     numbers = score(objective, w, *data.test, data.preparation).numbers
@@ -123,7 +123,7 @@ def tested(objective: Objective, w: Tensor, data: FederatedData) -> dict[str, fl
 
 
 def test_samples(data: FederatedData) -> dict[str, float]:
-    """Return the number of test samples, by name; nothing without a test set."""
+    """Return the number of test samples under the key `test_samples`; empty without a test set."""
     return {} if data.test is None else {"test_samples": len(data.test[1])}
 
 

@@ -92,7 +92,7 @@ class TensorStep:
     """
 
     def __init__(self, method: Method, objective: Objective, example: StepInputs) -> None:
-        """Take names of tensors and constants, such as the layers, from `example`."""
+        """Take the names of tensors, and constants such as the layers, from `example`."""
         self._method, self._objective = method, objective
         self._layers, self._rounds, self._descent = example.ctx.layers, example.ctx.rounds, example.descent
         self._client, self._down = type(example.state.client), type(example.down)

@@ -95,19 +95,19 @@ class Ranks:
             raise kind(other["text"]) if kind else RuntimeError(f"{other['kind']}: {other['text']}")
 
     def first(self, value: Any) -> Any:
-        """Return the value, representable in JSON, that rank 0 has passed."""
+        """Return the `value` of rank 0; it must be representable in JSON."""
         return self._broadcast(value, 0)
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values, representable in JSON, that the ranks have passed, in the order of the ranks."""
+        """Return the `value` of every rank, in their order; each must be representable in JSON."""
         return [self._broadcast(value, rank) for rank in range(self.number)]
 
     def most(self, number: int) -> int:
-        """Return the largest number that a rank has passed."""
+        """Return the maximum of `number` over all ranks."""
         return int(self._reduce(torch.tensor(number), dist.ReduceOp.MAX))
 
     def total(self, number: int) -> int:
-        """Return the sum of the numbers that the ranks have passed."""
+        """Return the sum of `number` over all ranks."""
         return int(self._reduce(torch.tensor(number)))
 
     def add_up(self, mean: RunningMean, *of_clients: Tensor) -> None:
@@ -177,7 +177,7 @@ class Ranks:
         return rows
 
     def _broadcast(self, value: Any, source: int) -> Any:
-        """Return the value that rank `source` has passed, sent as JSON, because reading a pickle can run code."""
+        """Return the `value` of rank `source`, sent as JSON, because reading a pickle can run code."""
         if self.number == 1:
             return value
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)

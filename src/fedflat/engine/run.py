@@ -148,7 +148,7 @@ def metrics_frame(metrics: pa.Table) -> Any:
 def summarise(
     evaluated: Evaluated, parameters: int, number_bytes: int, history: list[dict[str, float]], last: int
 ) -> dict[str, float]:
-    """Return the numbers of the final state of a run, by name; accuracies are in [0, 1].
+    """Return the metrics of the final state of a run, by name; accuracies are in [0, 1].
 
     `test_accuracy` and `test_accuracy_std` are mean and population standard deviation over the `last` evaluations,
     `test_accuracy_last` is the final model's, `test_accuracy_best_validation` that of the round with the best accuracy
@@ -164,7 +164,7 @@ def summarise(
 
 
 def _tested(history: list[dict[str, float]], last: int, vector_bytes: int) -> dict[str, float]:
-    """Return the numbers of the evaluations on the test set, by name; none without a test set."""
+    """Return the metrics of the evaluations on the test set, by name; empty without a test set."""
     curve = AccuracyCurve.of(history, vector_bytes)
     tested = next((row for row in reversed(history) if "test_loss" in row), {})
     other = {f"{name}_last": value for name, value in tested.items() if name.startswith("test_")}

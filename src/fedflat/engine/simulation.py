@@ -256,7 +256,7 @@ class Simulation:
 
     @property
     def trial_cohort(self) -> Index:
-        """The clients of trial steps: those of round 0, or with privacy the first ones, as its cohorts are secret."""
+        """The clients of trial steps: those of round 0; in a private run, whose cohorts are secret, the first ones."""
         return self.cohort(0) if self._private is None else np.arange(max(1, round(self._private.expected)))
 
     def own_model(self, client: int) -> Tensor:

@@ -32,7 +32,7 @@ class StopRequest:
 
 @contextmanager
 def stop_between_rounds() -> Iterator[StopRequest]:
-    """Let SIGINT and SIGTERM set the request inside the block, instead of interrupting a round."""
+    """Yield a `StopRequest` that handles SIGINT and SIGTERM inside the block, instead of interrupting a round."""
     request = StopRequest()
     with signals_handled_by(request):
         yield request

@@ -245,11 +245,11 @@ class RunDirectory:
             raise InputError(f"--out {self.path} holds another run: {found}; {remedy(self.path, old, new, spec)}")
 
     def reopen(self, spec: RunSpec) -> None:
-        """Give the run the settings `spec`, with more rounds, and mark it as not finished; call it inside `writing`.
+        """Give the run the settings `spec`, with more rounds, and mark it as not finished; call this inside `writing`.
 
         If the process is killed in between, the run keeps its old number of rounds, and its files are correct or
-        missing: digests are removed first, because a missing file with a digest counts as damaged, then the summary,
-        which marks a run as finished.
+        missing. Digests are removed first, because a missing file with a digest counts as damaged. The summary, which
+        marks a run as finished, is removed next.
         """
         results = ("summary.json", "flatness.json", "model.safetensors")
         for name in results:

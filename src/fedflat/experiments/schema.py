@@ -139,7 +139,7 @@ class _ObjectField(ABC):
 
     @abstractmethod
     def build(self, value: Any) -> Any:
-        """Return the object. Raises InputError, a FieldError where one key is wrong."""
+        """Build the object from a field's value. Raises InputError, or FieldError if a key in the value is wrong."""
 
     @property
     @abstractmethod
@@ -158,7 +158,7 @@ class ObjectOf(_ObjectField):
     cls: Any  # the dataclass
 
     def build(self, value: Any) -> Any:
-        """Return the object. Raises InputError, a FieldError where one key is wrong."""
+        """Build the object from a field's value. Raises InputError, or FieldError if a key in the value is wrong."""
         if isinstance(value, self.cls):
             return value
         if not isinstance(value, Mapping):
@@ -186,7 +186,7 @@ class ObjectByName(_ObjectField):
     outer: tuple[str, ...] = ()  # names of wrappers, which are refused inside another one
 
     def build(self, value: Any) -> NamedObject:
-        """Return the object with its name. Raises InputError, a FieldError where one key is wrong.
+        """Build the object, with its name, from a field's value. Raises InputError, or FieldError if a key is wrong.
 
         A reference to code that may not be run is kept, and its keys are not checked.
         """
@@ -266,7 +266,7 @@ def table_of(value: Any) -> Any:
 
 @contextmanager
 def errors_at(key: str) -> Iterator[None]:
-    """Inside the block, an InputError becomes a FieldError of the field `key`, or of one inside it."""
+    """Turn an InputError in the block into a FieldError of the field `key`, or of one inside it."""
     try:
         yield
     except FieldError as error:

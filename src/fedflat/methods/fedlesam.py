@@ -59,7 +59,7 @@ class LocallyEstimated(Method):
         return up, replace(client, w_old=down.w) if self.from_client else client
 
     def update(self, server: Any, mean: Any, ctx: Context) -> Any:
-        """Call the base method, and record its full move."""
+        """Call the base method, and record the change of the global model as `last`."""
         moved = super().update(server, mean, ctx)  # type: ignore[safe-super]
         return replace(moved, last=moved.w - server.w) if self.from_server else moved
 

@@ -38,7 +38,7 @@ class Evaluation:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Accuracy, if defined, loss, and the other numbers of the task."""
+        """Accuracy, if defined, loss, and the other metrics of the task."""
         accuracy = {"accuracy": self.accuracy} if len(self.correct) else {}
         return accuracy | {"loss": self.mean_loss} | self.further
 

@@ -50,7 +50,7 @@ class Target:
     smoothed: tuple[Reached, ...]  # under the Hanning window
 
     def mean(self, name: str) -> float | None:
-        """Return the mean of a field of `Reached`, or of `rounds_smoothed`; None if no seed reached the target."""
+        """Return the mean of `name`, a field of `Reached` or `rounds_smoothed`; None if no seed reached the target."""
         costs = self.smoothed if name == "rounds_smoothed" else self.plain
         return float(np.mean([getattr(cost, name.split("_", maxsplit=1)[0]) for cost in costs])) if costs else None
 

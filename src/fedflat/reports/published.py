@@ -83,9 +83,9 @@ def _settings_named(label: str, row: Row) -> float:
 
 
 def published_lines(comparison: ComparisonData) -> dict[str, list[str]]:
-    """Return the cells of each quantity but the test accuracy, a text for each row of the comparison, by title.
+    """Return the published quantities except test accuracy: by title, a text for each row of the comparison.
 
-    They are in the paper's order; ours follow the paper's.
+    They are in the paper's order; our values of a quantity follow the paper's.
     """
     lines: dict[str, list[str]] = {}
     for numbers in comparison.published:

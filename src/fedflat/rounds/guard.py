@@ -79,7 +79,7 @@ class Screened:
 
 @dataclass(frozen=True)
 class GuardState:
-    """The bounds of a run so far: a guard on entire records and, in a federation, a bound on each field."""
+    """The current bounds on clients' norms: of entire records by the guard and, in a federation, of each field."""
 
     guard: Guard | None
     start: float  # norm of the initial model, at least 1: stands for norms before there are any

@@ -179,7 +179,7 @@ class PrivateRounds:
         return self._epsilon(rounds, self._released)
 
     def spent(self, rounds: int) -> dict[str, float]:
-        """Return the privacy spent by `rounds`, or by a longer continuation, for results and checkpoints."""
+        """Return the privacy spent by `rounds`, or by all released rounds if more, for results and checkpoints."""
         rounds = max([rounds, *(t + 1 for t, _ in self._released)])
         return {"epsilon": self.epsilon(rounds),
                 "epsilon_replace_one": self._epsilon(rounds, self._released, "REPLACE_ONE"),

@@ -47,8 +47,12 @@ class SavedState:
 
 @dataclass(frozen=True)
 class FederationDirectory:
-    """federated-study.toml, events.jsonl, metrics.parquet, checkpoint/ with the last three checkpoints and, at the end,
-    model.safetensors and result.json. The checkpoint decides; metrics are derived from it."""
+    """The server's folder of a federation.
+
+    It has federated-study.toml, events.jsonl, metrics.parquet, checkpoint/ with the last three checkpoints and, at the
+    end, model.safetensors and result.json. If they differ, the newest checkpoint is right:
+    metrics are derived from it.
+    """
 
     path: Path
 

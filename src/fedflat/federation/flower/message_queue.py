@@ -57,10 +57,11 @@ def _counting(pull: Callable[[str], bytes], count: Callable[[int], None]) -> Cal
 
 @contextmanager
 def pull_deadline(deadline: float, count: Callable[[int], None] = lambda size: None) -> Iterator[None]:
-    """Inside the block, in this thread, Flower stops waiting for the rest of a reply at `deadline` (monotonic clock).
+    """Let Flower wait for the rest of a reply until `deadline` (monotonic clock), inside the block, in this thread.
 
-    Flower checks every few seconds, so it may stop that much later. Elsewhere it waits for two hours. count: called
-    with the bytes of each part of the reply that has come, in several threads.
+    Flower checks every few seconds, so it may stop that much later. Without a deadline it waits for two hours.
+
+    count: called with the size in bytes of each received part of the reply, from several threads.
     """
     # Flower's `pull_objects` has an argument for this, which its grid does not pass on.
     http_grid.pull_objects = _pull_objects
@@ -73,7 +74,7 @@ def pull_deadline(deadline: float, count: Callable[[int], None] = lambda size: N
 
 @contextmanager
 def array_limit(limit: int) -> Iterator[None]:
-    """Inside the block, a received array of more than `limit` bytes raises ValueError before it is assembled.
+    """Raise ValueError inside the block for a received array of more than `limit` bytes, before it is assembled.
 
     Flower sends an array as chunks and a list of their order. Such a list needs few bytes to name the same chunk a
     million times.

@@ -140,7 +140,7 @@ def log_in(address: str, secret: str, home: Path | None = None) -> Path:
 
 
 class ApprovedExecutor(SubprocessExecutor):
-    """Flower's executor, for approved apps; the app of a client's task was checked by its SuperNode."""
+    """Flower's executor, which runs only approved apps of servers; a SuperNode checks the apps of its clients."""
 
     def __init__(self, approved: frozenset[str]) -> None:
         """approved: digests of apps whose server's part may run."""
@@ -268,9 +268,9 @@ def _start_superexec(approved: Sequence[str], arguments: Sequence[str], secret: 
 
 
 def only_approved(pull: PullMessage, approved: frozenset[str]) -> PullMessage:
-    """Wrap Flower's function that receives a message after its run's app, so that only approved apps pass.
+    """Wrap Flower's function that receives a message and then its run's app, so that it accepts only approved apps.
 
-    A message of another app is answered with an error that names it.
+    A message of another app is answered with an error that names the app.
     """
 
     def checked(

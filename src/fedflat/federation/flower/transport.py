@@ -47,7 +47,7 @@ class StallClock:
         self._begin, self._due = monotonic(), STALL_SECONDS
 
     def is_due(self) -> bool:
-        """Return whether it is time; if so, the next time is twice as far from the beginning."""
+        """Return whether to log now; if so, the next time is twice as far from the beginning."""
         due = monotonic() - self._begin >= self._due
         self._due *= 2 if due else 1
         return due

@@ -217,7 +217,7 @@ def _json(output: str) -> dict[str, Any]:
 def local_deployment(
     spec: RunSpec, path: Path, settings: Mapping[str, Any], secure: bool, folders: Mapping[str, Path] | None = None
 ) -> Iterator[Iterator[dict[str, Any]]]:
-    """Export a study, start a `LocalFederation`, and run the study on it; inside the block, the events as they happen.
+    """Export a study, start a `LocalFederation`, and run the study on it; yield the events as they happen.
 
     path: the folder of the federation; Flower's files are in its folder `flower`. folders: clients' own samples, by
     their names; without, they have the parts of the study's data set.

@@ -105,12 +105,12 @@ class SecureAggregator:
         self._numbers = set[int]()  # of the clients that were asked
 
     def collect(self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float) -> None:
-        """Carry out the steps, each within `deadline` seconds; `requests` are those to train, by the clients' names.
+        """Carry out the steps, each within `deadline` seconds. requests: the training requests, by client name.
 
-        If the only client with numbers at the highest place drops out, the others' sums have been cut too high: they
-        begin again without it, before anything is unmasked. A round that clients have unmasked in an earlier attempt is
-        repeated with the same clients. Raises RoundFailedError if too few clients or other ones survive, or if the sum
-        cannot be unmasked.
+        All participants cut their numbers at the highest place of any of them. If the survivors' highest place is
+        lower, they repeat the steps, before anything is unmasked. A round that clients have unmasked in an earlier
+        attempt is repeated with the same clients. Raises RoundFailedError if too few clients or other ones survive, or
+        if the sum cannot be unmasked.
         """
         asked, self._numbers = dict(requests), {request.number for request in requests.values()}
         while True:

@@ -98,7 +98,7 @@ class Measure(ABC):
 
     @property
     def needs_adapter(self) -> bool:
-        """Whether it can only be taken of a model with adapters."""
+        """Whether the measure requires a model with adapters."""
         return False
 
     def __init_subclass__(cls) -> None:

@@ -79,9 +79,9 @@ def _check_numbers(value: Any, name: str = CONFIG) -> None:
 
 @contextmanager
 def bounded(size: int) -> Iterator[None]:
-    """Inside the block, raise InputError when modules are made with more than `size` bytes of parameters and buffers.
+    """Raise InputError if the block makes modules with more than `size` bytes of parameters and buffers.
 
-    Also when there are more than `MODULES` modules. They are made without memory first, and counted then.
+    Also if there are more than `MODULES` modules. They are made without memory first, and counted then.
     """
     left = {"bytes": min(size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), "modules": MODULES}
 
