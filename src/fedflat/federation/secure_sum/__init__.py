@@ -1,1 +1,1 @@
-"""Secure aggregation: the server learns the sum of clients' records and no single one (Bonawitz et al., CCS 2017)."""
+"""Secure aggregation: the server learns the sum of all records, and no single record (Bonawitz et al., CCS 2017)."""

@@ -55,32 +55,32 @@ from .messages import (
 )
 
 STEPS = {KeysRequest: "training", SharesRequest: "sharing keys", MaskRequest: "masking", UnmaskRequest: "unmasking"}
-# How often the initial model's norm an honest client drifts at most.
+# The largest drift of an honest client, as a multiple of the initial model's norm.
 PLAUSIBLE: float = SETTINGS["norm_multiple"].default
-ROUNDING = 1e-9  # of the sum of drifts
+ROUNDING = 1e-9  # relative rounding error of the sum of drifts
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class MaskedSum:
-    """An attempt at a sum before the masks are removed, as the server knows it."""
+    """The server's state of one attempt at a sum, before the masks are removed."""
 
     session: str
-    keys: Mapping[str, KeysReply]  # of the participants
-    places: tuple[int, ...]
+    keys: Mapping[str, KeysReply]  # of the participants, by name
+    places: tuple[int, ...]  # the highest place of each sum, at which all participants cut their numbers
     senders: tuple[str, ...]  # the participants that have sent shares
-    survivors: Mapping[str, Mapping[str, bytes]]  # those of them whose masked sums are in `words`, with confirmations
+    survivors: Mapping[str, Mapping[str, bytes]]  # senders whose masked sums are in `words`, and their confirmations
     words: Words
 
 
 class SecureAggregator:
-    """Does what an `UpdateAggregator` does without seeing a reply: it learns only the mean over the surviving clients.
+    """Aggregates like an `UpdateAggregator`, without seeing single records: it learns only sums over the survivors.
 
-    The model has the same bits as without masks: sums are integers at the places of the surviving clients. The sum of
-    drifts is exact, too, whereas an `UpdateAggregator` rounds it in another order.
+    The model has the same bits as without masks, because the sums are integers, and only the survivors determine the
+    places of these integers. The sum of drifts is exact here, whereas an `UpdateAggregator` rounds it.
     """
 
-    largest = "a client that the secure sum hides"  # the sender of the largest number, for a message
+    largest = "a client that the secure sum hides"  # in place of the sender of the largest number, for an error message
 
     def __init__(
         self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, ExpectedReply], guard: GuardState,
@@ -88,29 +88,29 @@ class SecureAggregator:
     ) -> None:  # fmt: skip
         """Begin a round; the first five arguments are those of an `UpdateAggregator`.
 
-        share: see `threshold`. needed: replies of the quorum. study: its digest.
+        share: see `threshold`. needed: the number of replies that the quorum requires. study: the study's digest.
         """
         self._method, self._like, self._ctx, self._expected = method, like, ctx, expected
         self.next_guard, self._study = guard, study  # no norm is seen, so the bounds stay
         self._threshold = threshold(share, len(expected))
         self._needed = max(self._threshold, needed)
-        # The largest drift of an honest client, who cuts it to the guard's bound.
+        # The largest drift of an honest client, which limits its drift to the guard's bound.
         self._longest = guard.bound if isfinite(guard.bound) else PLAUSIBLE * guard.start
         self._layout = summand_layout(method, like)
         self._shapes = {name: (grid.places, width) for name, (grid, width) in self._layout.items()}
         self.mean = RunningMean(method, like)
         self._figures = figures_sum()
         self.accepted: list[str] = []  # the clients that are in the mean, sorted
-        self.missing: dict[str, str] = {}  # the others, with the reason
+        self.missing: dict[str, str] = {}  # the clients that are not in the mean, with the reason
         self._numbers = set[int]()  # of the clients that were asked
 
     def collect(self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float) -> None:
-        """Carry out the steps, each within `deadline` seconds. requests: the training requests, by client name.
+        """Carry out the four steps, each within `deadline` seconds. requests: the training requests, by client name.
 
-        All participants cut their numbers at the highest place of any of them. If the survivors' highest place is
-        lower, they repeat the steps, before anything is unmasked. A round that clients have unmasked in an earlier
-        attempt is repeated with the same clients. Raises RoundFailedError if too few clients or other ones survive, or
-        if the sum cannot be unmasked.
+        All participants cut their numbers at the highest place of any participant (see `ExactSum`). If the highest
+        place of the survivors is lower, the survivors repeat the steps before anything is unmasked. If clients unmasked
+        this round in an earlier attempt, the round is repeated with the same clients. Raises RoundFailedError if too
+        few clients survive, if the survivors are not those of the earlier attempt, or if the sum cannot be unmasked.
         """
         asked, self._numbers = dict(requests), {request.number for request in requests.values()}
         while True:
@@ -124,9 +124,9 @@ class SecureAggregator:
         self.missing = dict(sorted((name, why) for name, why in self.missing.items() if name not in found.survivors))
 
     def metrics(self) -> dict[str, float]:
-        """Return the round's row in the history; `gradients` are those of this round alone.
+        """Return the metrics of this round; `gradients` counts this round only.
 
-        The sender of a part of a sum is unknown: a sum that honest clients cannot have is left out.
+        A sum of drifts or of clipped records that honest clients cannot have is left out, as its sender is unknown.
         """
         sums = dict(zip(FIGURES, self._figures.value().tolist(), strict=True))
         number = len(self.accepted)
@@ -142,7 +142,7 @@ class SecureAggregator:
         return found
 
     def _masked_sum(self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float) -> MaskedSum:
-        """Carry out steps 1 to 3, in a session of its own."""
+        """Carry out steps 1 to 3 in a new session."""
         session = secrets.token_hex(16)
         first = {
             name: KeysRequest(**vars(request), session=session, weight=self._expected[name].weight)
@@ -178,10 +178,10 @@ class SecureAggregator:
         return MaskedSum(session, keys, participants.places, tuple(shares), survivors, words)
 
     def _unmasked_for_others(self, requests: Mapping[str, TrainRequest], keys: Mapping[str, KeysReply]) -> set[int]:
-        """Return the numbers of the clients whose sum was unmasked in this round; empty if the sum over `keys` may be.
+        """Return the numbers of the clients for whom this round was unmasked before; empty if `keys` may be summed.
 
-        The clients store this, not the server, so it holds after a crash and after a rollback. An impossible claim of
-        one client does not stop the sum: if it is true after all, that client will not help to unmask.
+        The clients store these numbers, not the server, so they are known after a crash or a rollback. An impossible
+        claim of one client does not stop the sum: if the claim is true after all, that client will not help to unmask.
         """
         numbers = tuple(requests[name].number for name in keys)
         claims = {requests[name].number: one.unmasked for name, one in keys.items()}
@@ -196,7 +196,10 @@ class SecureAggregator:
         return set(Counter(others).most_common(1)[0][0])
 
     def _as_before(self, requests: Mapping[str, TrainRequest], keys: dict[str, KeysReply]) -> dict[str, KeysReply]:
-        """Return the clients that can be summed. Raises RoundFailedError if one of them is missing."""
+        """Return the part of `keys` that may be summed: all, or the clients for whom this round was unmasked before.
+
+        Raises RoundFailedError if one of the latter is missing.
+        """
         unmasked = self._unmasked_for_others(requests, keys)
         if not unmasked:
             return keys
@@ -216,7 +219,7 @@ class SecureAggregator:
     def _without_far_places(self, keys: dict[str, KeysReply]) -> dict[str, KeysReply]:
         """Exclude clients whose highest place is so high that the numbers of most other clients would be cut to zero.
 
-        Raises RoundFailedError if too few are left.
+        Raises RoundFailedError if too few clients are left.
         """
         for i, (what, (grid, _)) in enumerate(self._layout.items()):
             places = [one.places[i] for one in keys.values() if one.places[i] > grid.lowest]  # zeros have the lowest
@@ -228,7 +231,7 @@ class SecureAggregator:
         return keys
 
     def _add_masked(self, words: Words, masked: Mapping[str, PackedTensor]) -> None:
-        """Add a client's masked sums to `words`. Raises RefusedError, before anything is added, for other shapes."""
+        """Add a client's masked sums to `words`. Raises RefusedError, before adding, for wrong shapes."""
         found = {name: (x.dtype, tuple(x.shape), len(x.data)) for name, x in masked.items()}
         expected = {name: (WORD.str, shape, 8 * shape[0] * shape[1]) for name, shape in self._shapes.items()}
         if found != expected:
@@ -250,7 +253,8 @@ class SecureAggregator:
 
         def check(name: str, reply: UnmaskReply) -> list[bytes]:
             _check_lengths(reply.shares, len(found.senders), {0, SHARE_BYTES})
-            index = (1 + list(found.keys).index(name)).to_bytes(4, "little")  # Flower's, the place among participants
+            # Flower's index of a share: the position of the client among the participants, from 1.
+            index = (1 + list(found.keys).index(name)).to_bytes(4, "little")
             return [share if share.startswith(index) else b"" for share in reply.shares]
 
         disclosed = self._step(transport, asked, deadline, check, found.session)
@@ -263,12 +267,15 @@ class SecureAggregator:
                 add_mask(found.words, derived(secret, SELF), -1)
                 continue
             self._check_secret(name, len(secret) == KEY_BYTES and public_key(secret) == keys.mask_key)
-            for other in found.survivors:  # who has added it with the other sign
+            for other in found.survivors:  # it has added this mask with the opposite sign
                 key = agreed_key(secret, found.keys[other].mask_key, f"{MASK} {about}")
                 add_mask(found.words, key, sign_of(number[name], number[other]))
 
     def _combined(self, name: str, shares: list[bytes]) -> bytes:
-        """Combine a secret of the client `name` from its shares; empty if they do not fit together."""
+        """Recover a secret of the client `name` from its shares; return b"" if the shares do not fit together.
+
+        Raises RoundFailedError if there are too few shares.
+        """
         if len(shares) < self._threshold:
             raise self._failure(f"{len(shares)} shares of {name}'s secret are known, {self._threshold} must be")
         try:
@@ -300,9 +307,9 @@ class SecureAggregator:
         self, transport: Transport, requests: Mapping[str, Any], deadline: float, check: Callable[[str, Any], T],
         session: str | None = None,
     ) -> dict[str, T]:  # fmt: skip
-        """Send the requests of one step; return the results of `check` for good replies, by name, in the same order.
+        """Send the requests of one step; return what `check` returns for each valid reply, in the order of `requests`.
 
-        Raises RoundFailedError if there are too few.
+        Raises RoundFailedError if there are too few valid replies.
         """
         step = STEPS[type(next(iter(requests.values())))]
         needed = self._threshold if step == STEPS[UnmaskRequest] else self._needed
@@ -331,9 +338,9 @@ class SecureAggregator:
             )
 
     def _check_keys(self, name: str, reply: KeysReply, known: set[bytes]) -> KeysReply:
-        """Return a reply that no other client would refuse, and add its keys to `known`, those of earlier replies.
+        """Return a reply after checking that no other client will refuse its keys.
 
-        Raises RefusedError, naming the field.
+        known: the keys of earlier replies; those of this reply are added. Raises RefusedError, naming the field.
         """
         expected = self._expected[name]
         for field, value in {"t": self._ctx.t, "samples": expected.samples, "steps": expected.steps}.items():
@@ -347,7 +354,7 @@ class SecureAggregator:
             grid.lowest <= place <= grid.highest for place, grid in zip(reply.places, grids, strict=True)
         ):
             raise RefusedError(f"places are {quoted(reply.places)}, expected one for each of {len(grids)} sums")
-        if reply.places[-1] > grids[-1].top(max(self._longest, 1.0)):  # of the figures
+        if reply.places[-1] > grids[-1].top(max(self._longest, 1.0)):  # the last place is that of the figures
             raise RefusedError(f"its drift is in place {reply.places[-1]}, which is beyond {self._longest:.3g}")
         if reply.channel_key == reply.mask_key or known & {reply.channel_key, reply.mask_key}:
             raise RefusedError("a public key has come before; all keys of a round must be different")
@@ -359,7 +366,7 @@ class SecureAggregator:
 
 
 def _highest(keys: Iterable[KeysReply]) -> tuple[int, ...]:
-    """Return the highest place of each sum among some clients."""
+    """Return the highest place of each sum in any of the replies `keys`."""
     return tuple(map(max, zip(*(one.places for one in keys), strict=True)))
 
 

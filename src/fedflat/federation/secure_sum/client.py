@@ -1,4 +1,4 @@
-"""A client's part in a secure sum. It trusts the server's order of events, and checks what would unmask it."""
+"""A client's part in a secure sum: it follows the server's steps, and checks whatever could reveal its record."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ from .messages import (
 )
 from .session import Session, SessionFolder, UnmaskedRounds
 
-SHARE_BYTES = 52  # of one secret: Flower's 4 of an index, and a multiple of 16
-MASK = "fedflat secure sum: mask"  # purposes of keys
+SHARE_BYTES = 52  # of a share of one secret: 4 for Flower's index, and 48 for the secret padded to a multiple of 16
+# The purposes for which keys are derived.
+MASK = "fedflat secure sum: mask"
 CHANNEL = "fedflat secure sum: channel"
 SELF = "fedflat secure sum: own mask"
 VIEW = "fedflat secure sum: view"
@@ -56,35 +57,36 @@ def about_round(study: str, federation: str, t: int, session: str) -> str:
 
 
 class SumClient:
-    """Answers the steps of a session; its state between them is in a folder.
+    """Answers the requests of a session; stores its state between the steps in a folder.
 
-    Each step is answered for one request only, so that nothing is masked twice with the same masks, and nobody learns
-    both a share of a client's seed and one of its key. A round of a study is unmasked for one set of clients of one
-    federation only, in all sessions: the difference of two sums would be what single clients sent.
+    Each step is answered for one request only, so that no mask is used for two sums, and nobody learns both a share of
+    a client's seed and a share of its key. In all sessions together, a round of a study is unmasked for only one set
+    of clients of one federation: the difference of two sums would reveal what single clients sent.
 
-    With its masked sums it confirms to each other sender what it received in this session: the model, the number of
-    participants, who they are, their keys, the places and the senders. It unmasks nobody who received anything else,
-    and nothing at all unless at least the threshold received the same.
+    With its masked sums, the client sends every other sender a confirmation of what it received in this session: the
+    model, the threshold, the participants and their keys, the places and the senders. It discloses no share of the seed
+    of a client that received anything else, and no share at all if fewer clients than the threshold received the same.
     """
 
     def __init__(
         self, folder: Path, share: float, study: str, unmask_again: int = 0, memory: Path | None = None,
         min_clients: int = 2,
     ) -> None:  # fmt: skip
-        """Answer steps with the state in `folder`.
+        """Use the state in `folder`.
 
-        share: the share of a round's clients that must help to unmask. study: its digest. unmask_again: rounds
-        before this one are unmasked for any clients that the server names. memory: the folder of the rounds that were
-        unmasked in all federations of the study, by default one in `folder`. min_clients: fewest clients of a sum.
+        share: the fraction of a round's clients that must help to unmask. study: the study's digest. unmask_again:
+        rounds before this one are unmasked for any clients that the server names. memory: the folder with the record of
+        unmasked rounds in all federations of the study, by default a folder in `folder`. min_clients: the fewest
+        clients in a sum.
         """
         self._folder, self._share, self._study = SessionFolder(folder), share, study
         self._unmask_again, self._min_clients = unmask_again, min_clients
         self._unmasked = UnmaskedRounds(memory or folder / "unmasked")
 
     def check(self, request: KeysRequest) -> tuple[int, ...]:
-        """Return the survivors of an earlier unmasking of the round; empty without one.
+        """Return the survivors for whom this client has already unmasked the round; empty if it has not.
 
-        Raises RefusedError if a sum would be over too few clients, or if it was unmasked in another federation.
+        Raises RefusedError if the sum might have too few clients, or if the round was unmasked in another federation.
         """
         fewest = threshold(self._share, request.sampled)
         if fewest < self._min_clients:
@@ -93,9 +95,9 @@ class SumClient:
         return self._unmasked_for(request.t, request.federation)
 
     def begin(self, request: KeysRequest, samples: int, steps: int, summand: Mapping[str, ExactSum]) -> KeysReply:
-        """Carry out step 1, after training: keep the client's sums, and make keys for them.
+        """Carry out step 1, after training: store the client's sums in a new session, and make keys for it.
 
-        Raises RefusedError for sums that cannot be added to others' exactly.
+        Raises RefusedError for sums that cannot be added exactly to those of other clients.
         """
         integers = {name: _integers(name, one) for name, one in summand.items()}
         unmasked = self.check(request)
@@ -175,7 +177,7 @@ class SumClient:
         return MaskReply(session.name, tags, masked)
 
     def _unmask(self, session: Session, request: UnmaskRequest) -> UnmaskReply:
-        """End the session: remove its secrets before anything is disclosed."""
+        """Carry out step 4: record the survivors, remove the session's secrets, and only then disclose shares."""
         agreed, masked = session.shares_request, session.mask_request
         if agreed is None or masked is None:
             raise RefusedError("unmasking comes after masked sums")
@@ -195,7 +197,7 @@ class SumClient:
                 key = agreed_key(session.channel_secret, publics[sender], CHANNEL)
                 both = opened(key, message, _tied(session.about, sender, session.number))
             except RefusedError:
-                both = b""  # its sender's fault; others may have theirs
+                both = b""  # the sender's fault; its shares for other clients may be readable
             survived = sender in request.survivors
             disclosed = both[:SHARE_BYTES] if survived else both[SHARE_BYTES : 2 * SHARE_BYTES]
             shares.append(disclosed if sender in alike or not survived else b"")
@@ -204,9 +206,9 @@ class SumClient:
     def _alike(
         self, session: Session, agreed: SharesRequest, senders: tuple[int, ...], request: UnmaskRequest
     ) -> set[int]:
-        """Return the survivors that received the same as this client, which is one of them.
+        """Return the survivors that received the same as this client, including this client.
 
-        Raises RefusedError if they are fewer than must take part.
+        Raises RefusedError if they are fewer than the threshold.
         """
         if len(request.confirmations) != len(request.survivors):
             raise RefusedError("there is not one confirmation for each survivor")
@@ -227,7 +229,7 @@ class SumClient:
 
 
 def _integers(name: str, one: ExactSum) -> Integers:
-    """Return a client's sum in integers. Raises RefusedError if they exceed what one vector can have."""
+    """Return a client's sum as integers. Raises RefusedError if one is above the limit for a single vector."""
     try:
         found: Integers = one.integers().cpu().numpy()
     except ValueError as error:
@@ -238,14 +240,17 @@ def _integers(name: str, one: ExactSum) -> Integers:
 
 
 def _view(session: Session, agreed: SharesRequest, senders: tuple[int, ...]) -> bytes:
-    """Return the SHA-256 of everything that all clients of a session must have received alike."""
+    """Return the SHA-256 of everything that must be the same for all clients of a session."""
     common = [session.about, session.threshold, agreed.participants, agreed.places, senders]
     keys = b"".join((session.model, *agreed.channel_keys, *agreed.mask_keys))
     return digest(json.dumps(common).encode() + keys)
 
 
 def _confirmation(session: Session, public: bytes, sender: int, receiver: int, view: bytes) -> bytes:
-    """Return the confirmation of its view that `sender` sends `receiver`; `public` is the other client's key."""
+    """Return the confirmation of `view` that `sender` sends to `receiver`.
+
+    session: that of one of these two clients. public: the channel key of the other one.
+    """
     key = agreed_key(session.channel_secret, public, CHANNEL)
     return derived(key, f"{VIEW} {_tied(session.about, sender, receiver)}", view)
 
@@ -273,7 +278,7 @@ def _check_participants(session: Session, request: SharesRequest) -> None:
 
 
 def _check_subset(what: str, numbers: tuple[int, ...], of: tuple[int, ...], session: Session) -> None:
-    """Raise RefusedError unless `numbers` are enough distinct members of `of`, this client among them."""
+    """Raise RefusedError unless `numbers` are sorted and distinct, enough, all in `of`, and include this client."""
     if list(numbers) != sorted(set(numbers)) or not set(numbers) <= set(of) or session.number not in numbers:
         raise RefusedError(f"the {what} are not what they must be")
     if len(numbers) < session.threshold:

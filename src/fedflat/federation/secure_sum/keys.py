@@ -25,11 +25,11 @@ from ..messages import RefusedError
 
 KEY_BYTES = 32  # of every key, public or secret, of a seed and of its digest
 NONCE_BYTES = 12
-SEAL_BYTES = NONCE_BYTES + 16  # by which a sealed message is longer than its content
+SEAL_BYTES = NONCE_BYTES + 16  # the length of a sealed message minus that of its content
 Words = NDArray[np.uint64]
 WORD = np.dtype("<u8")
-AT_ONCE = 2**17  # words; they stay in the processor's cache
-INDEX_BYTES, BLOCK = 4, 16  # of a share: its index, then a number of the field for each block of the secret
+AT_ONCE = 2**17  # words that are masked at once; they stay in the processor's cache
+INDEX_BYTES, BLOCK = 4, 16  # a share is its index, and an element of the field for each block
 Element: Any = _Element  # of GF(2**128); the library's annotations are not those of its code
 
 
@@ -44,12 +44,12 @@ def public_key(secret: bytes) -> bytes:
 
 
 def digest(seed: bytes) -> bytes:
-    """Return the SHA-256 of a seed, which commits a client to it without revealing it."""
+    """Return the SHA-256 of a seed. The digest commits a client to the seed without revealing it."""
     return hashlib.sha256(seed).digest()
 
 
 def derived(secret: bytes, purpose: str, publics: bytes = b"") -> bytes:
-    """Derive a key for one purpose, bound to the public keys that it comes from, if any (HKDF-SHA256)."""
+    """Derive a key from `secret` for one purpose, bound to `publics`, such as public keys (HKDF-SHA256)."""
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=purpose.encode() + publics).derive(secret)
 
 
@@ -57,7 +57,7 @@ def agreed_key(secret: bytes, public: bytes, purpose: str) -> bytes:
     """Return the key that the owners of `secret` and `public` share. Raises RefusedError for a weak public key."""
     try:
         shared = X25519PrivateKey.from_private_bytes(secret).exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError as error:  # of another length, or one with which all keys in common are zero
+    except ValueError as error:  # of wrong length, or a key for which every shared key is zero
         raise RefusedError("a public key is no X25519 key") from error
     return derived(shared, purpose, b"".join(sorted((public, public_key(secret)))))
 
@@ -69,7 +69,7 @@ def sealed(key: bytes, content: bytes, about: str) -> bytes:
 
 
 def opened(key: bytes, message: bytes, about: str) -> bytes:
-    """Return what was given to `sealed`. Raises RefusedError for another key or `about`, or a changed message."""
+    """Decrypt a message of `sealed`. Raises RefusedError for another key, another `about`, or a changed message."""
     try:
         return AESGCM(key).decrypt(message[:NONCE_BYTES], message[NONCE_BYTES:], about.encode())
     except (InvalidTag, ValueError) as error:
@@ -77,9 +77,10 @@ def opened(key: bytes, message: bytes, about: str) -> bytes:
 
 
 def add_mask(words: Words, key: bytes, sign: Literal[1, -1]) -> None:
-    """Add the mask of `key`, 32 bytes that are used for nothing else, to `words` (n,) in place, or subtract it.
+    """Add the mask of `key` to `words` (n,) in place, or subtract it if `sign` is -1.
 
-    It is the key stream of AES-256 in counter mode, which without the key looks like random words.
+    The mask is the key stream of AES-256 in counter mode; without the key it looks like random words. key: 32 bytes,
+    which must be used for nothing else.
     """
     stream = Cipher(AES256(key), CTR(bytes(16))).encryptor()
     zeros = bytes(AT_ONCE * WORD.itemsize)
@@ -93,14 +94,15 @@ def add_mask(words: Words, key: bytes, sign: Literal[1, -1]) -> None:
 
 
 def sign_of(mine: int, other: int) -> Literal[1, -1]:
-    """Return the sign of a mask that two clients share: the one with the lower number adds it."""
+    """Return the sign of a mask for client `mine`, which shares it with `other`: the lower number adds the mask."""
     return 1 if mine < other else -1
 
 
 def create_shares(secret: bytes, threshold: int, number: int) -> list[bytes]:
     """Split a secret into `number` shares; any `threshold` of them recover it (Shamir 1979).
 
-    A share is its index from 1, 4 bytes, and the share of each block of the padded secret, as Flower writes them.
+    A share has the form of Flower: 4 bytes for its index, which counts from 1, and a share of each block of the padded
+    secret.
     """
     padded, shares = pad(secret, BLOCK), [index.to_bytes(INDEX_BYTES, "little") for index in range(1, number + 1)]
     for start in range(0, len(padded), BLOCK):
@@ -112,7 +114,7 @@ def create_shares(secret: bytes, threshold: int, number: int) -> list[bytes]:
 def combined(shares: Sequence[bytes]) -> bytes:
     """Return the secret from `threshold` of its shares, as pycryptodome's `Shamir.combine` does.
 
-    Raises ValueError if they do not fit together.
+    Raises ValueError if the shares do not fit together.
     """
     if len({len(share) for share in shares}) != 1:
         raise ValueError("shares are of several lengths")
@@ -126,10 +128,11 @@ def combined(shares: Sequence[bytes]) -> bytes:
 
 @lru_cache(maxsize=16)
 def _factors(indices: tuple[int, ...]) -> tuple[Any, ...]:
-    """Return Lagrange's factors: a polynomial's value at zero is the sum of its values at `indices` times these.
+    """Return Lagrange's factors: the sum of a polynomial's values at `indices` times the factors is its value at zero.
 
-    They take O(n^2) for n clients, and a secret then O(n): they are kept, as many secrets are combined from the shares
-    of the same clients. Raises ValueError if two indices are equal, or one is zero.
+    For n clients, the factors take O(n^2) operations, and combining one secret with them takes O(n). They are cached,
+    because many secrets are combined from the shares of the same clients. Raises ValueError if two indices are equal,
+    or if an index is zero.
     """
     if len({0, *indices}) != len(indices) + 1:
         raise ValueError("two shares have one index, or one has none")

@@ -1,8 +1,10 @@
 """The messages of a secure sum: a request to each client and its reply, for each of the four steps.
 
-A client's summand has integers at places for each field of its record, and for its own figures.
+A client's summand has the integers of an `ExactSum` for each field of its record, and for the client's figures
+(metrics).
 
-The fields' names are sent over the network. Clients are numbered as in the federation, always in rising order.
+The names of fields are sent over the network, so renaming a field changes the protocol. Clients have their numbers in
+the federation, and all lists of clients are in rising order of these numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from .keys import WORD, Words
 
 @dataclass(frozen=True, kw_only=True)
 class KeysRequest(TrainRequest):
-    """Step 1: train, keep the result, and send public keys for it."""
+    """Step 1: train, store the result, and send public keys."""
 
     session: str  # of this attempt at the sum
     weight: float  # of the client in the mean
@@ -35,16 +37,16 @@ class KeysRequest(TrainRequest):
 
 @dataclass(frozen=True)
 class KeysReply:
-    """A client has trained, and agrees to be summed under these keys."""
+    """The reply to step 1: the public keys of a client that has trained."""
 
     t: int
     samples: int  # that the client holds
     steps: int  # local steps that it took
     channel_key: bytes  # X25519, for its messages to other clients
-    mask_key: bytes  # X25519, of the masks that it shares with each of them
-    seed_digest: bytes  # SHA-256 of the seed of the mask that it has alone
+    mask_key: bytes  # X25519, for the masks that it shares with other clients
+    seed_digest: bytes  # SHA-256 of the seed of its own mask
     places: tuple[int, ...]  # the highest place of each of its sums, see `ExactSum`
-    unmasked: tuple[int, ...]  # the only survivors of this round for whom it discloses shares; empty if undecided
+    unmasked: tuple[int, ...]  # survivors of this round for whom it has disclosed shares; empty if none
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,12 @@ class SharesRequest:
     participants: tuple[int, ...]
     channel_keys: tuple[bytes, ...]
     mask_keys: tuple[bytes, ...]
-    places: tuple[int, ...]  # the highest places of all clients, at which all clients cut their numbers
+    places: tuple[int, ...]  # for each sum the highest place of any client; all clients cut there
 
 
 @dataclass(frozen=True)
 class SharesReply:
-    """A client's shares, one for each participant, which only that one can read."""
+    """A client's shares: one for each participant, which only this participant can read."""
 
     session: str
     shares: tuple[bytes, ...]
@@ -70,21 +72,21 @@ class SharesReply:
 
 @dataclass(frozen=True)
 class MaskRequest:
-    """Step 3: send the masked sums, with the masks of these clients."""
+    """Step 3: send the sums, hidden by the masks shared with these senders."""
 
     t: int
     federation: str
     session: str
     senders: tuple[int, ...]  # the clients that have sent shares
-    shares: tuple[bytes, ...]  # from each of them, for this client
+    shares: tuple[bytes, ...]  # from each sender, for this client
 
 
 @dataclass(frozen=True)
 class MaskReply:
-    """A client's sums, modulo 2**64, under masks."""
+    """A client's masked sums, modulo 2**64."""
 
     session: str
-    confirmations: tuple[bytes, ...]  # for each sender, which alone can check it; see `SumClient`
+    confirmations: tuple[bytes, ...]  # one for each sender, who alone can check it; see `SumClient`
     masked: Mapping[str, PackedTensor] = field(repr=False, default_factory=dict)
 
 
@@ -96,12 +98,15 @@ class UnmaskRequest:
     federation: str
     session: str
     survivors: tuple[int, ...]  # the clients whose masked sums have arrived
-    confirmations: tuple[bytes, ...]  # from each of them, for this client
+    confirmations: tuple[bytes, ...]  # from each survivor, for this client
 
 
 @dataclass(frozen=True)
 class UnmaskReply:
-    """For each sender a share: of a survivor's seed, or of the mask key of one that has gone; empty if unreadable."""
+    """One share for each sender: of a survivor's seed, or of the mask key of a client that dropped out.
+
+    A share is empty if it is unreadable or withheld.
+    """
 
     session: str
     shares: tuple[bytes, ...]
@@ -116,12 +121,12 @@ TYPES = {"int": int, "str": str, "bytes": bytes, "float": float}
 
 
 def threshold(share: float, asked: int) -> int:
-    """Return how many of a round's `asked` clients must help to remove the masks: a `share` of them, at least two."""
+    """Return how many of `asked` clients must help to unmask a sum: the fraction `share`, rounded up, at least two."""
     return max(2, math.ceil(Fraction(str(share)) * asked))
 
 
 def typed(kind: type[Any], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the received fields of a message, lists as tuples. Raises RefusedError for a value of another type."""
+    """Return the received fields of a message, with lists as tuples. Raises RefusedError for a value of wrong type."""
     found = dict(plain)
     for one in fields(kind):
         if one.name not in found:
@@ -135,15 +140,15 @@ def typed(kind: type[Any], plain: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-FIGURES = ("drift", "clipped")  # of a client's round, which are summed besides
+FIGURES = ("drift", "clipped")  # metrics of a client's round, which are summed together with its record
 FIGURES_FIELD = "figures"
 Integers = NDArray[np.int64]
 
 
 def summand_layout(method: Method, like: Tensor) -> dict[str, tuple[Grid, int]]:
-    """Return grid and width of each sum, those of the method's record and of the figures, in the order of one vector.
+    """Return the grid and width of each sum by name: the fields of the method's record, and then the figures.
 
-    `like` (d,) gives size and precision.
+    `joined` has the sums in this order. like: (d,), gives size and precision.
     """
     widths = method.mean.widths(like.shape[-1], method)
     sums = {f"mean.{name}": (grid_of(like.dtype), width) for name, width in widths.items() if width}
@@ -151,7 +156,7 @@ def summand_layout(method: Method, like: Tensor) -> dict[str, tuple[Grid, int]]:
 
 
 def summand(mean: RunningMean, figures: Mapping[str, float]) -> dict[str, ExactSum]:
-    """Return the sums of `summand_layout` of one client, whose weighted record is in `mean`."""
+    """Return the sums of one client, with the names in `summand_layout`; `mean` has its weighted record alone."""
     found = {f"mean.{name}": one for name, one in mean.record_sums.items() if one.sums.shape[-1]}
     found[FIGURES_FIELD] = figures_sum()
     row = torch.tensor([[figures.get(name, 0.0) for name in FIGURES]], dtype=torch.float64)
@@ -165,7 +170,7 @@ def figures_sum() -> ExactSum:
 
 
 def lowered(integers: Integers, up: int) -> Integers:
-    """Return integers (places, width) with the highest place `up` places higher, as `ExactSum.raise_to`."""
+    """Return integers (places, width) after raising their highest place by `up` places, as in `ExactSum.raise_to`."""
     found = np.zeros_like(integers)
     if up < len(integers):
         found[up:] = integers[: len(integers) - up]
@@ -173,12 +178,12 @@ def lowered(integers: Integers, up: int) -> Integers:
 
 
 def joined(parts: Sequence[Integers]) -> Words:
-    """Return all sums in one vector of words modulo 2**64."""
+    """Concatenate all sums to one vector of words, modulo 2**64."""
     return np.concatenate([np.ascontiguousarray(part).reshape(-1) for part in parts]).astype("<i8").view(WORD)
 
 
 def separated(words: Words, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Words]:
-    """Return each sum (places, width) by name, the inverse of `joined`; views of `words`."""
+    """Return each sum (places, width) by name, as a view of `words`; the inverse of `joined`."""
     found, start = {}, 0
     for name, (places, width) in shapes.items():
         found[name] = words[start : start + places * width].reshape(places, width)

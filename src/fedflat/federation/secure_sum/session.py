@@ -1,4 +1,4 @@
-"""The state of a client between the steps of a secure sum, as each step runs in its own process."""
+"""The state of a client between the steps of a secure sum, stored in files, as each step runs in its own process."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .messages import Integers, MaskRequest, SharesRequest
 
 OWNER_ONLY = 0o700
 SESSION, SUMMAND, UNMASKED, LOCK = "session.json", "summand.safetensors", "unmasked.json", ".lock"
-HEADER = 2**16  # bytes that the file may have besides its numbers
-MOST = 2**26  # bytes of a session, or of all survivors
+HEADER = 2**16  # bytes that the file of the sums may have in addition to its numbers
+MOST = 2**26  # bytes of the file of a session, or of the file of unmasked rounds
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class Session:
     name: str
     about: str  # study, federation and round, to which every message is bound
     number: int  # of the client
-    threshold: int  # clients that must take part
+    threshold: int  # the fewest clients that must take part
     channel_secret: bytes
     mask_secret: bytes
     seed: bytes
     names: tuple[str, ...]  # of the sums
-    places: tuple[int, ...]  # the highest of each of them
-    numbers: int  # of all of them
+    places: tuple[int, ...]  # the highest place of each sum
+    numbers: int  # count of integers in all sums
     model: bytes  # SHA-256 of what the server sent to train from
     sums_digest: bytes = b""  # SHA-256 of the file of the sums, once it is written
-    shares_request: SharesRequest | None = None  # the one that was answered
-    mask_request: MaskRequest | None = None
+    shares_request: SharesRequest | None = None  # the request of step 2, once it is answered
+    mask_request: MaskRequest | None = None  # the request of step 3, once it is answered
 
 
 Rounds = dict[str, tuple[str, Annotated[tuple[int, ...], Field(min_length=1)]]]
@@ -52,9 +52,9 @@ STORED_SESSION, STORED_ROUNDS = TypeAdapter(Session), TypeAdapter(Rounds)
 
 
 class SessionFolder:
-    """The files of a client's session, at most one; their owner alone can read them.
+    """The files of a client's session, of which there is at most one. Only their owner can read them.
 
-    Methods that write or remove, except `begin`, must be called under `locked`.
+    Methods that write or remove files, except `begin`, must be called inside `locked`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -63,16 +63,16 @@ class SessionFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of a step. Raises InputError if another process holds it, or if there is no session."""
+        """Hold the session's lock. Raises InputError if another process holds it, or if there is no session."""
         if not self._folder.is_dir():
             raise InputError("there is no session of a secure sum")
         with locked(self._folder / LOCK, f"{self._folder} is in use by another process"):
             yield
 
     def begin(self, session: Session, summand: Mapping[str, Integers]) -> None:
-        """Begin a session in place of any earlier one.
+        """Begin a session, and remove any earlier one.
 
-        Raises InputError if it cannot be written, or if another process is in a step of the old one.
+        Raises InputError if the files cannot be written, or if another process is in a step of the earlier session.
         """
         with system_errors(self._folder, "written"):
             create_folder(self._folder, OWNER_ONLY)
@@ -89,7 +89,7 @@ class SessionFolder:
         write_checked(self._folder / SESSION, STORED_SESSION.dump_python(session, mode="json"), private=True)
 
     def load(self, name: str) -> Session:
-        """Read the session of this name. Raises RefusedError if it has ended or never began, InputError if damaged."""
+        """Read the session of this name. Raises RefusedError if it is over or never began, InputError if damaged."""
         path = self._folder / SESSION
         if not path.exists():
             raise RefusedError("this session of a secure sum is over")
@@ -112,7 +112,7 @@ class SessionFolder:
         return {name: found[name] for name in session.names}
 
     def end(self) -> None:
-        """Remove secrets and sums; they do not come back after a power failure."""
+        """Remove secrets and sums, so that they do not reappear after a power failure."""
         with system_errors(self._folder, "removed"):
             for name in (SESSION, SUMMAND):
                 (self._folder / name).unlink(missing_ok=True)
@@ -120,16 +120,16 @@ class SessionFolder:
 
 
 class UnmaskedRounds:
-    """The survivors whose shares a client has disclosed, by round of a study: one file for all its federations."""
+    """The survivors for whom a client has disclosed shares, by round. A study has one file for all federations."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is created at the first `claim`."""
         self._folder = folder
 
     def of(self, t: int, federation: str, study: str) -> tuple[int, ...]:
-        """Return the survivors of round `t` for whom this client has disclosed shares; empty if for none.
+        """Return the survivors of round `t` for whom this client has disclosed shares; empty if it has not.
 
-        Raises RefusedError if that was in a federation of another name, and InputError if the file is damaged.
+        Raises RefusedError if it has done so in another federation, and InputError if the file is damaged.
         """
         before, survivors = self._rounds().get(str(t), (federation, ()))
         if before != federation:
@@ -140,7 +140,7 @@ class UnmaskedRounds:
         return survivors
 
     def claim(self, t: int, federation: str, survivors: tuple[int, ...]) -> None:
-        """Record the survivors whose shares are disclosed, permanently. Raises InputError if it cannot be written."""
+        """Record permanently for whom round `t` is unmasked. Raises InputError if the file cannot be written."""
         write_checked(self._folder / UNMASKED, self._rounds() | {str(t): (federation, survivors)}, private=True)
 
     @contextmanager
@@ -155,7 +155,7 @@ class UnmaskedRounds:
             yield
 
     def _rounds(self) -> Rounds:
-        """Federation and survivors by round."""
+        """Read federation and survivors by round. Raises InputError if the file is missing or damaged."""
         path = self._folder / UNMASKED
         if not path.exists():
             if (self._folder / LOCK).exists():
