@@ -31,10 +31,10 @@ from .processes import Processes
 HOST = "127.0.0.1"
 START_SECONDS = 120.0  # for the SuperLink to be ready; the machine may be busy
 POLL_SECONDS = 0.2  # between two reads of the events
-STATUS_SECONDS = 15.0  # between two queries of the run's status; a query takes Flower's command a second
+STATUS_SECONDS = 15.0  # between two queries of the run's status; each query takes about a second
 DATABASE = ("superlink.db", "superlink.db-wal", "superlink.db-shm", "superlink.db-journal")  # SQLite's files
-FEDFLAT = ("fedflat", "flower")  # the programs that guard Flower's
-CONNECTION = "federation"  # its name in the configuration of Flower's command
+FEDFLAT = ("fedflat", "flower")  # starts Flower's programs with additional checks
+CONNECTION = "federation"  # name of the connection in the configuration of Flower's command
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class SubmittedRun:
     """A run that the SuperLink has accepted."""
 
     run_id: str
-    out: Path  # the folder that its server writes
-    events_before: int  # number of events that were in it
+    out: Path  # the folder to which the server of the run writes
+    events_before: int  # number of events in this folder before the run
 
 
 class LocalFederation:
-    """SuperLink, SuperExec and a SuperNode for each client on the loopback, with TLS and keys if `secure`.
+    """SuperLink, SuperExec and a SuperNode for each client on the loopback interface, with TLS and keys if `secure`.
 
-    A context manager: after the `with` block none of them is running.
+    A context manager: the programs run inside the `with` block, and have ended after it.
     """
 
     def __init__(
@@ -61,9 +61,12 @@ class LocalFederation:
         approved: Callable[[], Sequence[str]],
         at_nodes: Sequence[str] = (),
     ) -> None:
-        """nodes: the configuration of each node, by the name of its client. Logs, keys and state are written to
-        `folder`, but nothing before the `with` block. approved: called once the folder is locked; returns the digests
-        of the apps that may run, at least one. at_nodes: of those that nodes run, if these are fewer."""
+        """Prepare a federation in `folder`, to which logs, keys and state are written, but only in the `with` block.
+
+        nodes: the configuration of each node, by the name of its client. approved: is called when the folder is locked,
+        and returns the digests of the apps that may run, at least one. at_nodes: digests of the apps that nodes may
+        run, by default all approved apps.
+        """
         self._approved, self._at_nodes = approved, at_nodes
         self.folder, self._nodes, self._secure = folder, nodes, secure
         self.processes = Processes(folder)  # superlink, superexec, and the SuperNodes by their clients' names
@@ -160,7 +163,7 @@ class LocalFederation:
         )  # fmt: skip
 
     def submit(self, app: Path, out: Path) -> SubmittedRun:
-        """Start a run of the app in the folder `app`, whose server writes the folder `out`.
+        """Start a run of the app in the folder `app`. The run's server writes to the folder `out`.
 
         Raises FederationError if the SuperLink does not accept it.
         """
@@ -219,11 +222,11 @@ def local_deployment(
 ) -> Iterator[Iterator[dict[str, Any]]]:
     """Export a study, start a `LocalFederation`, and run the study on it; yield the events as they happen.
 
-    path: the folder of the federation; Flower's files are in its folder `flower`. folders: clients' own samples, by
-    their names; without, they have the parts of the study's data set.
+    path: the folder of the federation; Flower's files are in its folder `flower`. folders: the folder of each client's
+    own samples, by client name; by default, clients have parts of the study's data set.
 
-    Raises InputError for a study that no federation can carry out, and for a folder that holds anything else; the
-    events raise FederationError if the federation fails.
+    Raises InputError for a study that no federation can carry out, and if `path` holds anything but a federation of
+    this study; the iterator of events raises FederationError if the federation fails.
     """
     path, number = path.absolute(), len(folders or ()) or spec.data.clients
     study = Study(spec, RunSettings.parse("flower run", {**settings, "clients": number, "out": str(path)}))
@@ -234,7 +237,7 @@ def local_deployment(
         config["state"] = str(path / "clients")
         nodes[NodeSettings.parse("node-config", config).client_name(number, study.own_samples)] = config
 
-    def exported_app() -> list[str]:  # each time: the app in the folder may be another version's
+    def exported_app() -> list[str]:  # each time, because another version may have written the app in the folder
         with directory.writing(study):
             export(spec, study.settings, path / "app", replace=True)
         return [app_digest(path / "app")]

@@ -1,9 +1,9 @@
-"""A program that waits until the process that started it has ended, and then ends the processes that it started.
+"""A program that waits until its parent process has ended, and then ends all processes that the parent started.
 
-It is needed because a process that is killed cannot clean up, the system's signal at the death of a parent reaches its
-direct children only, and Flower's programs start others, which try for a long time to reach a SuperLink that has ended
-too. Processes are recognised by a variable in their environment, given as "NAME=value". Only the standard library is
-used, so that the program needs little memory.
+It is needed because a killed process cannot clean up. The signal that the system sends at the death of a parent reaches
+only direct children, but Flower's programs start other programs. These try for a long time to reach the SuperLink, even
+if it has ended. Processes are recognised by a variable in their environment, given as "NAME=value". Only the standard
+library is used, so that the program needs little memory.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pathlib import Path
 from time import monotonic, sleep
 
 TERMINATE_SECONDS = 3.0  # until a process that ignores SIGTERM gets SIGKILL
-LIMIT_SECONDS = 30.0  # until this gives up
+LIMIT_SECONDS = 30.0  # until `end_processes` gives up
 
 
 def find_processes(*variables: str) -> list[int]:
-    """List the ids of the processes with all of these variables, "NAME=value" or "NAME=" for any; Linux only."""
+    """List the ids of the processes with all of these variables; "NAME=" matches any value. Linux only."""
     proc = Path("/proc")
     ids = [int(path.name) for path in proc.iterdir() if path.name.isdigit()] if proc.is_dir() else []
     return [process for process in ids if _has_variables(process, variables)]
 
 
 def end_processes(*variables: str, terminate_seconds: float = TERMINATE_SECONDS) -> None:
-    """End all processes with these variables, and those that they start meanwhile; SIGTERM first, then SIGKILL."""
+    """End all processes with these variables, also new ones that they start: by SIGTERM first, then by SIGKILL."""
     begin = monotonic()
     while (left := find_processes(*variables)) and monotonic() < begin + LIMIT_SECONDS:
         number = signal.SIGTERM if monotonic() < begin + terminate_seconds else signal.SIGKILL

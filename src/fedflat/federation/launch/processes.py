@@ -27,8 +27,8 @@ OFFLINE = {  # no telemetry is sent to the makers of Flower, and nothing is inst
 TOKEN_VARIABLE = "FEDFLAT_STARTED_BY"  # in the environment of every process started here, which passes it on  # noqa: S105
 UMASK = 0o077  # only the owner can read what the programs write, which reveals gradients on samples
 OUTPUT_LENGTH = 300  # characters of a program's output in an error
-# Linux sends a process that has called this SIGTERM when its parent ends; 1 is PR_SET_PDEATHSIG. The library is loaded
-# here, because little is allowed between fork and exec.
+# After a process has called this, Linux sends it SIGTERM when its parent ends; 1 is PR_SET_PDEATHSIG. The library is
+# loaded here, because little is allowed between fork and exec.
 END_WITH_PARENT = partial(ctypes.CDLL(None).prctl, 1, signal.SIGTERM) if sys.platform == "linux" else None
 
 
@@ -46,7 +46,7 @@ class Processes:
         self.environment = {**os.environ, **OFFLINE, "FLWR_HOME": str(self.home), "PATH": path, name: value}
 
     def prepare(self) -> None:
-        """Make the folders, end the processes left by an earlier one with this home, and start the reaper.
+        """Make the folders, end processes that an earlier run with this home has left, and start the reaper.
 
         The caller holds the folder's lock, so no other process uses this home.
         """
@@ -61,7 +61,7 @@ class Processes:
         )
 
     def start(self, name: str, program: str, *arguments: str) -> None:
-        """Start a program. It ends at the latest with this process; on Linux, with the thread that calls this."""
+        """Start a program, which ends at the latest when this process ends; on Linux, when the calling thread ends."""
         with open(self._logs / f"{name}.log", "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
             self._running[name] = subprocess.Popen(  # noqa: S603 (Flower's own programs)
                 [str(self._scripts / program), *arguments],
@@ -75,7 +75,7 @@ class Processes:
             )
 
     def run(self, program: str, *arguments: str, seconds: float = 60.0) -> str:
-        """Run a program and return its output. Raises FederationError if it fails, or takes longer."""
+        """Run a program and return its output. Raises FederationError if it fails or takes more than `seconds`."""
         try:
             done = subprocess.run(  # noqa: S603 (Flower's own programs)
                 [str(self._scripts / program), *arguments],
@@ -94,14 +94,14 @@ class Processes:
         return done.stdout
 
     def check(self) -> None:
-        """Raise FederationError, with the end of its log, if a program has ended."""
+        """Raise FederationError, with the end of the program's log, if a program has ended."""
         for name, process in self._running.items():
             if process.poll() is not None:
                 output = _end_of((self._logs / f"{name}.log").read_text(errors="replace"))
                 raise FederationError(f"{name} has ended with code {process.returncode}: {output}")
 
     def is_running(self, name: str) -> bool:
-        """Whether a program was started and has not ended."""
+        """Return whether a program was started and has not ended."""
         return name in self._running and self._running[name].poll() is None
 
     def kill(self, name: str) -> None:
@@ -111,7 +111,7 @@ class Processes:
         process.wait()
 
     def stop(self, patience: float = 3.0) -> None:
-        """End all programs, the last one first, and the processes that they have started."""
+        """End all programs, in reverse order of their start, and the processes that they have started."""
         for process in reversed(self._running.values()):
             process.terminate()
         end = monotonic() + patience
@@ -130,7 +130,7 @@ class Processes:
             self._reaper = None
 
     def remaining(self) -> list[int]:
-        """List the ids of the running processes that were started here, or by those; Linux only."""
+        """List the ids of the running processes that were started here, directly or by such a process. Linux only."""
         return orphan_reaper.find_processes(self._token)
 
 

@@ -17,7 +17,7 @@ def unit_text(name: str) -> str:
 
 
 def write_units(folder: Path) -> list[Path]:
-    """Write the units to `folder`, and return their paths. Raises InputError, writing nothing, if one is there."""
+    """Write the units to `folder`, and return their paths. Raises InputError, writing nothing, if a file exists."""
     paths = [folder / name for name in NAMES]
     for path in paths:
         if path.exists():
