@@ -45,10 +45,13 @@ from fedflat.federation.flower.study import stored
 
 
 def samples(node):
-    """This client's samples: x, {numbers} of shape (n, {shape}), and y, class indices (n,) or the study's class_names.
+    """Return this client's samples: x, {numbers} of shape (n, {shape}), and y (n,).
 
-    node: what the node was started with, `flower-supernode --node-config`. Flower starts a process for every message,
-    and this is called in each: keep what takes long on disk. As it is, x.npy and y.npy in the node's folder `data`.
+    y has class indices, or names from the study's class_names.
+
+    node: the node's configuration, `flower-supernode --node-config`. Flower starts a process for every message, and
+    each process calls this function: store the results of slow steps on disk. `stored` reads x.npy and y.npy in the
+    folder that `data` in the configuration names.
     """
     return stored(node)
 
@@ -58,10 +61,10 @@ app = client_app(Path(__file__).parents[1], samples)
 
 
 def export(spec: RunSpec, settings: RunSettings, folder: Path, replace: bool = False) -> None:
-    """Write the app of a study into a new folder or, with `replace`, also over an app that was exported before.
+    """Write the app of a study into a new folder; with `replace`, an app that was exported before may be overwritten.
 
     Raises InputError, naming the field, for a study that no federation can carry out, and for a folder that holds
-    anything else; then nothing is written.
+    any other file; then nothing is written.
     """
     study = Study(spec.model_copy(update={"data_dir": None}), settings)  # each machine has its own data folder
     if replace:
@@ -91,9 +94,9 @@ def export(spec: RunSpec, settings: RunSettings, folder: Path, replace: bool = F
 
 
 def _with_code_inside(spec: RunSpec) -> tuple[str, list[Path]]:
-    """Return the TOML of `spec` with the files of the user's code in the app's folder `code`, and these files.
+    """Return the TOML of `spec`, in which the user's code is in the app's folder `code`, and the files of this code.
 
-    Raises InputError for two files of one name.
+    Raises InputError if two files have the same name.
     """
     files = sorted({path for name in spec.outside_names() if (path := file_of(name)) is not None})
     for one, other in pairwise(sorted(files, key=lambda path: path.name)):
@@ -104,9 +107,9 @@ def _with_code_inside(spec: RunSpec) -> tuple[str, list[Path]]:
 
 
 def _is_exported(path: Path, folder: Path) -> bool:
-    """Whether a path in the folder of an app was written by `export`, or by running the app.
+    """Return whether a path in the folder of an app was written by `export`, or by running the app.
 
-    A program that the user has changed, or that another version of fedflat wrote, is not.
+    It is False for a program that the user has changed, or that another version of fedflat wrote differently.
     """
     name = path.relative_to(folder).as_posix()
     if path.is_symlink():
