@@ -13,7 +13,7 @@ from ..core.errors import InputError
 if TYPE_CHECKING:
     from ..rounds.guard import Guard
 
-LIMITS = {  # by pydantic's names of them
+LIMITS = {  # by their names in pydantic
     "gt": ("more than", operator.gt), "ge": ("at least", operator.ge),
     "lt": ("less than", operator.lt), "le": ("at most", operator.le),
 }  # fmt: skip
@@ -29,7 +29,7 @@ class Setting:
     limits: Mapping[str, float] = field(default_factory=dict)  # by the keys of `LIMITS`
 
     def check(self, name: str, value: Any) -> None:
-        """Raise InputError, naming the key, for a value beyond the limits; None is within them if it is the default."""
+        """Raise InputError, naming the key, for a value outside the limits. None is allowed if it is the default."""
         if value is None and self.default is None:
             return
         if not all(LIMITS[limit][1](value, number) for limit, number in self.limits.items()):
@@ -48,7 +48,7 @@ SETTINGS = {
         str, "", "who may take part, with how many samples: clinic-a=1200 clinic-b=800; "
         "if empty, the clients that register first",
     ),
-    # More than a client of any of the package's data sets has; limits its weight with `weights = "samples"`.
+    # More samples than any client of the package's data sets has. Limits weights with `weights = "samples"`.
     "max_samples": Setting(
         int, 1_000_000, "samples that a client may claim where `members` does not list it", {"ge": 1, "lt": 2**53}
     ),
@@ -57,8 +57,8 @@ SETTINGS = {
         {"ge": 1},
     ),
     "secure_sum": Setting(
-        float | None, None, "share of a round's clients, such as 0.6, without whose help the server can unmask "
-        "nothing: it then sees the sum of their records alone; without it, each record", {"gt": 0.5, "le": 1},
+        float | None, None, "share of a round's clients, such as 0.6, that must help the server to unmask the sum of "
+        "their records; it then sees this sum only; without `secure-sum` it sees each record", {"gt": 0.5, "le": 1},
     ),
     "shape": Setting(str | None, None, "shape of clients' own samples, such as 3x32x32"),
     "classes": Setting(int | None, None, "number of classes of clients' own samples", {"ge": 1}),

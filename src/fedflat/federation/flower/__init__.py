@@ -1,1 +1,1 @@
-"""Federations over Flower: it connects the machines and transfers messages; the rounds themselves are fedflat's."""
+"""Federations over Flower: Flower connects the machines and transfers messages; fedflat carries out the rounds."""

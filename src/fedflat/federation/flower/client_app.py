@@ -22,7 +22,7 @@ from .records import read_message, read_sum_request, to_records
 from .settings import NodeSettings, RunSettings, app_settings
 from .study import SampleLoader, Study, own_samples, stored, version
 
-UNMASKED = "unmasked"  # the folder of what was unmasked, beside the folders of federations
+UNMASKED = "unmasked"  # the folder with records of unmasked rounds, next to the folders of federations
 log = logging.getLogger("flwr")
 ClientMessage = ClientInfo | TrainReply | KeysReply | LaterReply
 
@@ -31,7 +31,8 @@ def client_app(folder: Path, samples: SampleLoader = stored) -> ClientApp:
     """Return the `ClientApp` of the study in `folder`.
 
     samples: returns a client's own samples, x (n, *shape) and y (n,), from the configuration of its node; by default
-    those in its folder `data`. Flower starts a process for every message, and each one calls it.
+    those in the folder that `data` names there. Flower starts a process for every message, and each process calls
+    `samples`.
     """
     app = ClientApp()
 
@@ -66,7 +67,7 @@ class ClientSession:
     def train(self, message: Message) -> ClientMessage:
         """Train, or carry out a step of a secure sum, as requested by `message`.
 
-        Raises what `FederatedClient.train` and `SumClient.answer` do.
+        Raises the errors of `FederatedClient.train` and `SumClient.answer`.
         """
         share, request = self._study.settings.secure_sum, read_sum_request(message.content)
         if share is None:
@@ -104,7 +105,7 @@ class ClientSession:
         )
 
     def _data(self, number: int) -> FederatedData:
-        """Return this client's samples. Own samples get `number`; parts of a named set have one."""
+        """Return this client's samples, numbered `number`; a part of a named set has its number already."""
         if self._study.own_samples:
             return own_samples(self._study, self._samples(self._node_config), number)
         spec = self._study.spec.model_copy(update={"data_dir": self._node.data_dir or self._study.spec.data_dir})
@@ -119,7 +120,7 @@ def _reply(message: Message, work: Callable[[], ClientMessage]) -> Message:
     """
     result: ClientMessage | Failure
     try:
-        with allow_code():  # the app's own
+        with allow_code():  # that of the app
             result = work()
     except (InputError, RefusedError, NonFiniteError) as error:
         log.error("%s", printable(str(error)))

@@ -31,8 +31,8 @@ from .study import Study
 
 STUDY, METRICS, MODEL, RESULT = "federated-study.toml", "metrics.parquet", "model.safetensors", "result.json"
 EJECTED = "ejected.json"
-ROUND = "round"  # the event of a round, and under which a checkpoint keeps it
-AGAIN_SECONDS = 0.3  # much longer than a server takes from a checkpoint to the metrics in it
+ROUND = "round"  # the event of a round, and its key in a checkpoint
+AGAIN_SECONDS = 0.3  # much longer than a server takes between a checkpoint and the metrics file
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ class FederationDirectory:
     """The server's folder of a federation.
 
     It has federated-study.toml, events.jsonl, metrics.parquet, checkpoint/ with the last three checkpoints and, at the
-    end, model.safetensors and result.json. If they differ, the newest checkpoint is right:
-    metrics are derived from it.
+    end, model.safetensors and result.json. If a file disagrees with the newest checkpoint, the checkpoint is right;
+    the metrics are written from it.
     """
 
     path: Path
 
     @property
     def checksums(self) -> Checksums:
-        """The digests of the study and of the result, which has that of the model."""
+        """The digests of the study and of the result; the result has the digest of the model."""
         return Checksums(self.path, required=True)
 
     @property
@@ -89,7 +89,7 @@ class FederationDirectory:
 
     @property
     def members(self) -> dict[str, int]:
-        """Sample counts of the members by name; until the first round is complete, of the registered clients.
+        """Numbers of samples of the members, by name; before the first checkpoint, of all registered clients.
 
         Raises InputError if there is no federation, or all of its checkpoints are damaged.
         """
@@ -116,7 +116,8 @@ class FederationDirectory:
     def writing(self, study: Study) -> Iterator[None]:
         """Create the folder and hold its lock inside the block.
 
-        Raises InputError if another process writes it, it cannot be written, or it holds anything else.
+        Raises InputError if another process writes to the folder, if it cannot be written, or if it holds anything but
+        a federation of `study`.
         """
         self.refuse_other(study)
         with RunDirectory(self.path).writing():
@@ -125,15 +126,17 @@ class FederationDirectory:
             yield
 
     def save(self, server: FederatedServer, log: LogHead, event: Mapping[str, Any]) -> None:
-        """Write a checkpoint, with the head of the log so far and the event that the log gets next, and the metrics in
-        it; then remove the oldest checkpoint of more than three."""
+        """Write a checkpoint and the metrics; then remove the oldest checkpoint if there are more than three.
+
+        The checkpoint also has `log`, the head of the log so far, and `event`, which will be logged next.
+        """
         folder = RunDirectory(self.path).state
         server.save(checkpoint.path_of(folder, server.t), {HEAD: asdict(log), ROUND: dict(event)})
         self.write_metrics(server.history)
         checkpoint.retire(folder, server.t)
 
     def unlogged_event(self, state: SavedState) -> dict[str, Any]:
-        """Return the event of the last round of `state` if its writer was killed before logging it; else empty."""
+        """Return the event of the last round of `state` if it is not in the log; otherwise an empty dictionary."""
         meta = checkpoint.load(state.path)[1]
         head, event = head_in(meta, state.path), dict(meta.get(ROUND, {}))
         later = read_events(self.path, head.lines)
@@ -158,8 +161,8 @@ class FederationDirectory:
     def roll_back(self, rounds: int) -> list[str]:
         """Make the checkpoint after `rounds` the newest one; return the new names of the files set aside.
 
-        If it is killed, it can be called again. Raises InputError if there is no federation, if a process is writing
-        it, or if that checkpoint is missing.
+        If the process is killed, this can be called again. Raises InputError if there is no federation, if a process is
+        writing to it, or if that checkpoint is missing.
         """
         if not (self.path / STUDY).exists():
             raise InputError(f"{self.path} holds no federation")
@@ -194,7 +197,7 @@ def check(path: Path) -> list[tuple[str, str]]:
 
     Each checkpoint is checked on its own, the metrics against the newest undamaged checkpoint, the model against the
     result, and the log by its own hashes and against its heads in checkpoints and the result. If a check fails, all
-    files are checked a second time: a running server may have been between two files.
+    files are checked a second time, because a running server may have written only some of them.
     """
     found = _check_once(path)
     if any(problem for _, problem in found):
@@ -229,7 +232,7 @@ def _check_once(path: Path) -> list[tuple[str, str]]:
 
 
 def log_problem(path: Path, study: str) -> str:
-    """Describe what is wrong with the log in the folder of a federation, "" if nothing is. study: its digest."""
+    """Describe what is wrong with a federation's log; return "" if nothing is. study: the digest of the study."""
     heads = dict[str, LogHead]()
     for file in FederationDirectory(path).states.values():
         with suppress(InputError):  # a damaged checkpoint has no head

@@ -1,7 +1,8 @@
-"""The members that the operator has ejected: a file in the server's folder, which the server reads before each round.
+"""The list of ejected members: a file in the server's folder, which the server reads before each round.
 
-A federation's members and their numbers are fixed when it begins, and so is the N of its method. An ejected one keeps
-its number and is never asked, like a client that is never sampled; admitted again, it continues with its record.
+A federation's members, their numbers and the N in the method's equations are fixed when the federation begins. An
+ejected member keeps its number and gets no requests, like a client that is never sampled. If the operator admits it
+again, it continues with its record.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Ejections:
     def eject(self, name: str, reason: str = "") -> None:
         """Stop sending training requests to a member, from the next round.
 
-        Raises InputError if it is no member or ejected already, or if no member would remain.
+        Raises InputError if `name` is no member or is ejected already, or if no member would remain.
         """
         with self._changing(name) as (members, ejected):
             if name in ejected:
@@ -81,9 +82,10 @@ class Ejections:
 
     @contextmanager
     def _changing(self, name: str) -> Iterator[tuple[Mapping[str, int], dict[str, str]]]:
-        """Yield the members, among them `name`, and the list, which is written after the block.
+        """Yield all members and the list of ejected members; write the list after the block.
 
-        A missing list is first written again, from the log. Raises InputError if another process holds the lock.
+        If the list is missing, it is first restored from the log. Raises InputError if `name` is no member, or if
+        another process holds the lock.
         """
         members = FederationDirectory(self.path).members
         if name not in members:

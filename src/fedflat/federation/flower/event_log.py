@@ -1,7 +1,8 @@
-"""The log of a federation: one JSON object a line, each with the SHA-256 of all lines before it, and a check.
+"""The log of a federation: each line is a JSON object with the SHA-256 of all lines before it, and its own checksum.
 
-So a line that is changed, removed, inserted or moved is found, and so are lines cut off the end if a checkpoint has the
-head of a longer log. Whoever may write the folder can write a new log; only a head that is kept elsewhere reveals it.
+So a line that is changed, removed, inserted or moved is detected. Lines that are missing at the end are detected if a
+checkpoint has the head of the longer log. Whoever can write to the folder can replace the log by a new one; only a head
+that is stored elsewhere reveals this.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from ...files import flush_folder, system_errors
 log = logging.getLogger("flwr")
 EVENTS = "events.jsonl"  # the events of the federation, for people and programs that follow it
 LINE, PREVIOUS = "line", "previous"  # the number of a line, and the SHA-256 of all bytes before it
-CHECK = "check"  # 16 digits of the SHA-256 of the line without them; nothing else covers the last line
-HEAD = "log"  # under which checkpoints and the result keep the head
+CHECK = "check"  # 16 digits of the SHA-256 of the line without this key; only this protects the last line
+HEAD = "log"  # key of the log's head in checkpoints and in the result
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class LogHead:
     """The length of a log and its digest."""
 
     lines: int
-    sha256: str  # of their bytes: `head -n LINES events.jsonl | sha256sum`
+    sha256: str  # of the bytes of all lines: `head -n LINES events.jsonl | sha256sum`
 
 
 def head_in(facts: Mapping[str, Any], where: Path) -> LogHead:
@@ -47,7 +48,7 @@ class EventLog:
     """Appends events to a file and to Flower's log. One process at a time may have it open: the folder is locked."""
 
     def __init__(self, folder: Path, study: str = "") -> None:
-        """study: the digest of the study, with which the first line of a new log begins."""
+        """Open the log in `folder`. study: the digest of the study, `PREVIOUS` of the first line of a new log."""
         self._path, self._study = folder / EVENTS, study
         self._open()
 
@@ -66,9 +67,9 @@ class EventLog:
         return LogHead(self._lines, self._before.hexdigest())
 
     def append(self, event: str, **facts: Any) -> None:
-        """Append an event, such as "round", with its JSON-able facts; it is on disk when this returns.
+        """Append an event, such as "round", and flush it to disk.
 
-        Raises InputError if it cannot be written.
+        facts: further keys of the line; values must be convertible to JSON. Raises InputError if it cannot be written.
         """
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
         line |= {LINE: self._lines + 1, PREVIOUS: self._before.hexdigest() if self._lines else self._study}
@@ -107,9 +108,9 @@ def read_events(folder: Path, after: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def check_log(path: Path, heads: Mapping[str, LogHead], study: str | None = None) -> LogHead:
-    """Check the hashes of every line, and the log against `heads`; return its own head.
+    """Check the hashes of every line, and that the log agrees with earlier `heads`; return its current head.
 
-    heads: of this log or of shorter ones, by the name of the file that keeps them. study: the digest of the study.
+    heads: heads that were stored earlier, by the name of the file that has each one. study: the digest of the study.
     Raises InputError, naming the first line that is wrong.
     """
     before = hashlib.sha256()
@@ -138,7 +139,7 @@ def _check_of(event: Mapping[str, Any]) -> str:
 
 
 def _check_place(event: Mapping[str, Any], number: int, before: str | None, where: str) -> None:
-    """Raise InputError unless an event has its line's number and `before`, the SHA-256 of the lines before."""
+    """Raise InputError unless an event has the number of its line and the SHA-256 `before` of the lines before it."""
     if event.get(LINE) != number:
         raise InputError(f"{where} was line {str(event.get(LINE))[:20]}: lines were removed, inserted or moved")
     if before is None or event.get(PREVIOUS) == before:

@@ -1,7 +1,7 @@
 """Sends messages to nodes and collects their replies; an unreadable or slow reply affects only its sender.
 
-Limits on the size of received arrays and on the time that Flower waits for them, which Flower itself lacks, replace
-functions of Flower 1.41.
+Flower does not limit the size of received arrays, nor lets callers limit the time that it waits for them. This module
+adds both limits by replacing functions of Flower 1.41.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ..messages import Failure
 
 _thread = threading.local()
 _flower_pull_objects = http_grid.pull_objects
-NODE_GONE = Failure("its node has gone")  # the network's answer for a node, a message or a reply that it has lost
+NODE_GONE = Failure("its node has gone")  # if the network has lost the node, the message or the reply
 _UNAVAILABLE = (3, 4, 5)  # Flower's error codes for a lost node, message or reply
-ERROR_LENGTH = 200  # characters of an error
+ERROR_LENGTH = 200  # most characters of an error
 THREAD = "fedflat reply"
-PULL_SECONDS = 5.0  # for one reply, until the next one is tried while a thread waits for the rest of this one
+PULL_SECONDS = 5.0  # to wait for one reply; then the next is tried, and a thread waits for the rest of this one
 UNKNOWN_SENDERS = 16  # threads that may wait for replies of nodes at which no client is registered
 
 
@@ -57,9 +57,10 @@ def _counting(pull: Callable[[str], bytes], count: Callable[[int], None]) -> Cal
 
 @contextmanager
 def pull_deadline(deadline: float, count: Callable[[int], None] = lambda size: None) -> Iterator[None]:
-    """Let Flower wait for the rest of a reply until `deadline` (monotonic clock), inside the block, in this thread.
+    """Limit how long Flower waits in this thread for the rest of a reply, inside the block.
 
-    Flower checks every few seconds, so it may stop that much later. Without a deadline it waits for two hours.
+    deadline: on the monotonic clock. Flower checks the time every few seconds, so it may stop a few seconds late.
+    Without a deadline Flower waits for two hours.
 
     count: called with the size in bytes of each received part of the reply, from several threads.
     """
@@ -113,7 +114,7 @@ class MessageQueue:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._open: dict[str, SentMessage] = {}  # by Flower's message id
-        self._received: Counter[str] = Counter()  # bytes that have come of the replies to them
+        self._received: Counter[str] = Counter()  # bytes received of the reply to each message
         self._counting = threading.Lock()
         self._partial: dict[str, Future[list[Message]]] = {}  # replies that have arrived only in part
         self._pulls: list[tuple[SentMessage, Future[list[Message]]]] = []  # running threads, also for closed messages
@@ -126,9 +127,10 @@ class MessageQueue:
         }
 
     def send(self, sent: SentMessage, content: RecordDict) -> bool:
-        """Send a message, which the network deletes with its reply when it expires; returns whether it was accepted.
+        """Send a message; return whether the network has accepted it.
 
-        A message is not accepted if the node has disconnected, or if the SuperLink restarts during the upload.
+        A message is not accepted if the node has disconnected, or if the SuperLink restarts during the upload. When a
+        message expires, the network deletes it and its reply.
         """
         ttl = max(sent.expires - monotonic(), 1.0)
         message = Message(content, sent.node, sent.kind, ttl=ttl, group_id=sent.group)
@@ -141,18 +143,18 @@ class MessageQueue:
         return bool(message_id)
 
     def received(self, client: str) -> int:
-        """Bytes received so far of a client's incomplete reply."""
+        """Return how many bytes of a client's incomplete reply have been received so far."""
         return sum(self._received[number] for number, sent in self._open.items() if sent.client == client)
 
     def cancel(self, kind: str) -> None:
-        """Ignore replies to the messages of a kind that were sent so far."""
+        """Ignore replies to all messages of this kind that were sent so far."""
         for message_id in [message_id for message_id, sent in self._open.items() if sent.kind == kind]:
             self._close(message_id)
 
     def collect(self) -> Iterator[tuple[SentMessage, RecordDict | Failure]]:
-        """Yield the messages whose replies have arrived, with what the replies contain.
+        """Yield each message whose reply has arrived, with the content of the reply.
 
-        They are read one at a time, because each may be as large as the model.
+        Replies are read one at a time, because each may be as large as the model.
         """
         for message_id, sent in list(self._open.items()):
             if monotonic() > sent.expires:
@@ -177,10 +179,11 @@ class MessageQueue:
             self._received.pop(message_id, None)
 
     def _pull(self, message_id: str, sent: SentMessage) -> list[Message]:
-        """Return the complete reply to a message in a list, or an empty list. Raises what reading the reply raises.
+        """Return a list of the reply to a message, which is empty if the reply has not arrived completely.
 
-        Flower blocks until a reply that was announced has arrived completely. So a thread pulls it, for which this
-        method waits a few seconds once, and afterwards only asks whether it has ended.
+        Flower blocks until a reply that was announced has arrived completely. So a thread pulls the reply. The first
+        call waits a few seconds for this thread; later calls only check whether the thread has ended. An error in the
+        thread is raised here.
         """
         pull, seconds = self._partial.get(message_id), 0.0
         if pull is None:
@@ -195,9 +198,10 @@ class MessageQueue:
         return pull.result()
 
     def _may_start_thread(self, sent: SentMessage) -> bool:
-        """Limit the threads: one for each node, and `UNKNOWN_SENDERS` for nodes without a registered client.
+        """Return whether a thread for the reply to `sent` may start.
 
-        So a node that announces replies and never sends them neither uses up threads nor delays others.
+        There may be one thread for each node, and `UNKNOWN_SENDERS` threads for nodes without a registered client. So a
+        node that announces replies and never sends them neither uses up threads nor delays other nodes.
         """
         self._pulls = [(other, pull) for other, pull in self._pulls if not pull.done()]
         waiting = [other for other, _ in self._pulls]
@@ -218,7 +222,7 @@ class MessageQueue:
 
 
 def _content(reply: Message, node: int) -> RecordDict | Failure:
-    """Return the records in a reply, or the error of network or client app; `node` must be its sender."""
+    """Return the records in a reply; a Failure if network or client report an error, or the sender is not `node`."""
     if reply.has_error():
         if reply.error.code in _UNAVAILABLE:
             return NODE_GONE

@@ -2,18 +2,18 @@
 
 Each program is started in this process, after one function of Flower 1.41 has been replaced:
 
-* **SuperLink**: its control API, which starts runs and registers nodes, asks for a secret. Flower's own check of
-  accounts needs an OpenID server and a commercial plugin; without it, whoever reaches the port runs code there. Here a
-  secret takes the place of an account's access token: the SuperLink compares it, and Flower's command `flwr` sends it,
-  once `log_in` has stored it for this user.
-* **SuperExec**: it runs approved apps only. Flower's own executor starts any app, and writes the token of a task, with
-  which its model can be read and its result be written, on the command line of the process, where every user of the
-  machine can read it. Here the process reads it from a file without a name.
-* **SuperNode**: it runs approved apps only, named by the SHA-256 of what Flower sends of them. Flower's own check,
-  `--trusted-entities`, asks for signatures that only apps of its hub have. Here an app is checked between its download
-  and everything else; another one is neither unpacked nor stored, and the server receives the reason. Tasks go to a
-  SuperExec of the node's own; both share a secret that is in no file, or any user of the machine could take a client's
-  task and answer it.
+* **SuperLink**: its control API, which starts runs and registers nodes, requires a secret. Flower's own check of
+  accounts needs an OpenID server and a commercial plugin. Without any check, everyone who can reach the port can run
+  code there. Here a secret replaces the access token of an account. Flower's command `flwr` sends the secret, once
+  `log_in` has stored it for this user, and the SuperLink compares it.
+* **SuperExec**: it runs approved apps only. Flower's own executor starts any app. It also puts the token of a task on
+  the command line of the process, where every user of the machine can read it; the token suffices to read the task's
+  model and to write its result. Here the process reads the token from a file without a name.
+* **SuperNode**: it runs approved apps only. An app is identified by the SHA-256 of the archive that Flower sends.
+  Flower's own check, `--trusted-entities`, requires signatures, which only apps of Flower's hub have. Here an app is
+  checked directly after its download. An app that is not approved is neither unpacked nor stored, and the server
+  receives the reason. Tasks go to a SuperExec that only this node uses. Both share a secret that is in no file;
+  otherwise any user of the machine could take a client's task and answer it.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 NEEDED = {"receive", "get_fab", "state", "object_store"}  # arguments of the function of Flower that is replaced
 ISOLATION, SECRET = "--isolation", "--superexec-auth-secret-file"
 OWN = {ISOLATION, SECRET}
-supernode_program = import_module("flwr.supernode.cli.flower_supernode")  # the module; its package has the function
+supernode_program = import_module("flwr.supernode.cli.flower_supernode")  # the module; `import` would find the function
 PullMessage = Callable[..., int | None]
 
 
 class SecretAccess(ControlAuthnPlugin):
-    """Flower's check of who calls the control API; whoever sends the secret is the only account."""
+    """The check of callers of the control API. All callers that send the secret are one account."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
@@ -106,9 +106,9 @@ def read_secret(path: Path) -> str:
 
 
 def run_superlink(secret_file: Path, arguments: Sequence[str]) -> None:
-    """Run `flower-superlink` with these arguments and a control API that asks for the secret; it ends the process.
+    """Run `flower-superlink` with these arguments and a control API that requires the secret, until the process ends.
 
-    Raises InputError for an invalid secret, and if this version of Flower has no place for the check.
+    Raises InputError for an invalid secret, and if the check cannot be added to this version of Flower.
     """
     access = SecretAccess(read_secret(secret_file))
     program = import_module("flwr.superlink.cli.flower_superlink")
@@ -120,7 +120,7 @@ def run_superlink(secret_file: Path, arguments: Sequence[str]) -> None:
 
 
 def log_in(address: str, secret: str, home: Path | None = None) -> Path:
-    """Store the secret where `flwr` looks for it when it calls the SuperLink at `address`, and return the file.
+    """Store the secret for calls of `flwr` to the SuperLink at `address`, and return the path of the file.
 
     home: the folder of Flower's command; by default $FLWR_HOME. Only its owner can read the file. Raises InputError if
     it cannot be written.
@@ -140,10 +140,10 @@ def log_in(address: str, secret: str, home: Path | None = None) -> Path:
 
 
 class ApprovedExecutor(SubprocessExecutor):
-    """Flower's executor, which runs only approved apps of servers; a SuperNode checks the apps of its clients."""
+    """An executor that starts a server only from an approved app. The SuperNode checks the apps of clients."""
 
     def __init__(self, approved: frozenset[str]) -> None:
-        """approved: digests of apps whose server's part may run."""
+        """Accept servers of the apps with these digests."""
         self._approved = approved
 
     def get_eligible_capacity(
@@ -177,7 +177,10 @@ def _program(spec: ExecutionSpec) -> list[str]:
 
 @contextmanager
 def private_file(content: bytes) -> Iterator[int]:
-    """Open a file without a name, which a process that inherits the handle N reads once, as /dev/fd/N."""
+    """Write `content` to a file without a name, and yield its handle N.
+
+    A process that inherits the handle can read the file once, as /dev/fd/N.
+    """
     with tempfile.TemporaryFile() as file:
         file.write(content)
         file.seek(0)
@@ -185,9 +188,9 @@ def private_file(content: bytes) -> Iterator[int]:
 
 
 def run_superexec(approved: frozenset[str], arguments: Sequence[str]) -> None:
-    """Run `flower-superexec` with these arguments, for approved apps; it ends the process.
+    """Run `flower-superexec` with these arguments, for approved apps only, until the process ends.
 
-    Raises InputError if this version of Flower has no place for the executor.
+    Raises InputError if the executor cannot be added to this version of Flower.
     """
     program = import_module("flwr.supercore.superexec.run_superexec")
     if not hasattr(program, MAKER):
@@ -202,12 +205,12 @@ class AppRefusedError(Exception):
 
 
 def app_digest(folder: Path) -> str:
-    """Return the digest of an exported app: "sha256:" and 64 digits. Raises InputError for another folder."""
+    """Return the digest of an exported app: "sha256:" and 64 digits. Raises InputError for a folder that is no app."""
     return _digest_of(archive(folder))
 
 
 def archive(folder: Path) -> bytes:
-    """Build the archive of an app that `flwr run` sends. Raises InputError for a folder that is no app."""
+    """Build the archive of an app, as `flwr run` sends it. Raises InputError for a folder that is no app."""
     with system_errors(folder, "read"):
         if not (folder / "pyproject.toml").is_file():
             raise InputError(f"{folder} is no app: it has no pyproject.toml")
@@ -220,7 +223,7 @@ def archive(folder: Path) -> bytes:
 
 
 def checked_digests(approved: Sequence[str]) -> frozenset[str]:
-    """Return the digests of apps, at least one. Raises InputError for a malformed one."""
+    """Return the digests of approved apps as a set. Raises InputError if there is none, or a malformed one."""
     if not approved:
         raise InputError("--app-digest is missing: `fedflat flower digest APP` prints it")
     for digest in approved:
@@ -230,10 +233,10 @@ def checked_digests(approved: Sequence[str]) -> frozenset[str]:
 
 
 def run_supernode(approved: Sequence[str], arguments: Sequence[str]) -> None:
-    """Run `flower-supernode` with these arguments; it ends the process. approved: digests of apps, at least one.
+    """Run `flower-supernode` with these arguments, until the process ends. approved: digests of apps, at least one.
 
-    Raises InputError for a malformed digest, for arguments that the node sets itself, and if this version of Flower has
-    no place for the check.
+    Raises InputError for a malformed digest, for arguments that the node sets itself, and if the check cannot be added
+    to this version of Flower.
     """
     digests = checked_digests(approved)
     original = start_client_internal._pull_and_store_message
@@ -251,7 +254,7 @@ def run_supernode(approved: Sequence[str], arguments: Sequence[str]) -> None:
 
 
 def _start_superexec(approved: Sequence[str], arguments: Sequence[str], secret: int) -> None:
-    """Start the node's SuperExec, which reads the secret from an open file; the node ends when it ends."""
+    """Start the node's SuperExec, which reads the secret from an open file. When it ends, the node ends, too."""
     given = supernode_program._parse_args_run_supernode().parse_args(list(arguments))
     host = f"[{given.host}]" if ":" in given.host else given.host
     words = ["--runtime-api-address", resolve_bind_address(f"{host}:{given.port}"), "--parent-pid", str(os.getpid())]
@@ -270,7 +273,7 @@ def _start_superexec(approved: Sequence[str], arguments: Sequence[str], secret: 
 def only_approved(pull: PullMessage, approved: frozenset[str]) -> PullMessage:
     """Wrap Flower's function that receives a message and then its run's app, so that it accepts only approved apps.
 
-    A message of another app is answered with an error that names the app.
+    A message of an app that is not approved is answered with an error that names the app.
     """
 
     def checked(

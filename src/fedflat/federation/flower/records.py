@@ -1,4 +1,4 @@
-"""Converts messages to Flower's records, and back for a receiver that does not trust the sender."""
+"""Converts messages to Flower's records and back. Received records are checked: the receiver does not trust them."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ RECORD: dict[type[Any], str] = {
     KeysRequest: "keys-order", KeysReply: "keys-answer", SharesRequest: "shares-order", SharesReply: "shares-answer",
     MaskRequest: "mask-order", MaskReply: "mask-answer", UnmaskRequest: "unmask-order", UnmaskReply: "unmask-answer",
 }  # fmt: skip
-# The field with vectors; their record has the field's name.
+# The field of a message that has vectors. The record of these vectors has the same name.
 VECTORS: dict[type[Any], str] = {TrainRequest: "down", TrainReply: "up", KeysRequest: "down", MaskReply: "masked"}
 SERIALIZATION = "fedflat.plain"  # of arrays: the numbers one after another, without a header
-REASON_LENGTH = 300  # characters of a client's reason
+REASON_LENGTH = 300  # most characters of a client's reason
 
 
 def to_records(message: AnyMessage) -> RecordDict:
@@ -53,9 +53,9 @@ def to_records(message: AnyMessage) -> RecordDict:
 
 
 def read_message(content: RecordDict, kind: type[Any]) -> Any:
-    """Return the message of this kind, whose plain fields have their types. Raises RefusedError for any other content.
+    """Read a message of the type `kind`, and check the types of its plain fields. Vectors are not checked.
 
-    Vectors are unchecked.
+    Raises RefusedError for any other content.
     """
     record, vectors = RECORD[kind], VECTORS.get(kind)
     expected = {record, vectors} - {None}
@@ -68,7 +68,7 @@ def read_message(content: RecordDict, kind: type[Any]) -> Any:
 
 
 def read_sum_request(content: RecordDict) -> SumRequest | None:
-    """Return the request for a step of a secure sum, None for another message. Raises RefusedError if malformed."""
+    """Read the request for a step of a secure sum; None for another message. Raises RefusedError if malformed."""
     for kind in REPLIES:
         if RECORD[kind] in content:
             request: SumRequest = read_message(content, kind)
@@ -77,14 +77,14 @@ def read_sum_request(content: RecordDict) -> SumRequest | None:
 
 
 def read_reply(content: RecordDict, request: object) -> Any:
-    """Return the reply to `request` in a message, or a Failure. Raises RefusedError if malformed."""
+    """Read the reply to `request`, or a Failure, from a message. Raises RefusedError if it is malformed."""
     if RECORD[Failure] in content:
         return Failure(_quoted(read_message(content, Failure).reason))
     return read_message(content, REPLIES.get(type(request), TrainReply))
 
 
 def read_client_info(content: RecordDict) -> ClientInfo:
-    """Return a client's information in a message. Raises RefusedError, with the client's reason if it sent one."""
+    """Read a ClientInfo from a message. Raises RefusedError if malformed, or, with its reason, for a Failure."""
     if RECORD[Failure] in content:
         raise RefusedError(_quoted(read_message(content, Failure).reason))
     info: ClientInfo = read_message(content, ClientInfo)

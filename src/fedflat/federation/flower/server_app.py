@@ -28,7 +28,7 @@ from .transport import FlowerTransport
 
 ATTEMPTS = 3  # attempts at a round to which too few clients reply
 ARRAY_FACTOR = 2  # a received array may have this many times the bytes of the model
-SUM_FACTOR = 5  # the same with secure-sum: at least 16 bytes for each number
+SUM_FACTOR = 5  # the same with secure-sum, which takes at least 16 bytes for each number of the model
 
 
 def server_app(folder: Path) -> ServerApp:
@@ -37,7 +37,7 @@ def server_app(folder: Path) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        with allow_code():  # the app's own
+        with allow_code():  # that of the app
             serve(Study.load(folder, RunSettings.parse("run-config", context.run_config)), grid)
 
     return app
@@ -64,7 +64,7 @@ def serve(study: Study, grid: Grid) -> None:
 
 
 class FederationRun:
-    """One process's work on a federation: it begins one, or resumes it from the newest checkpoint."""
+    """The work of one process on a federation: it begins the federation, or resumes it from the newest checkpoint."""
 
     def __init__(self, study: Study, grid: Grid, directory: FederationDirectory, events: EventLog) -> None:
         """Raise InputError for a checkpoint or test samples that cannot be used."""
@@ -87,8 +87,7 @@ class FederationRun:
                 server.load(self._state.path)
             for warning in caught:
                 self._events.append("other versions", reason=str(warning.message))
-            # The previous process may have ended after writing the checkpoint and before writing the metrics, or the
-            # event: the accepted clients, and the refused ones with reasons.
+            # The previous process may have written the checkpoint, but not the metrics or the event of the round.
             self._directory.write_metrics(server.history)
             if lost := self._directory.unlogged_event(self._state):
                 self._events.append(ROUND, **lost)
@@ -136,7 +135,7 @@ class FederationRun:
         """Wait for clients to register, and begin a federation with them."""
         number, seconds = self._study.settings.clients, self._study.settings.wait
         self._events.append("waiting", clients=number, seconds=seconds)
-        with array_limit(0):  # a ClientInfo has none
+        with array_limit(0):  # a ClientInfo has no array
             self._transport.gather(number, seconds)
         return Membership.new(self._registry.members)
 
@@ -171,7 +170,7 @@ class FederationRun:
         raise AssertionError("the last attempt returns or raises")
 
     def _take_up_ejections(self, server: FederatedServer) -> None:
-        """Eject and admit the members that the operator has named. Raises InputError for a damaged file."""
+        """Eject and admit members as the operator's list requires. Raises InputError if the list is damaged."""
         ejected = {name: why for name, why in Ejections(self._directory.path).read().items() if name in server.names}
         for name in sorted(ejected.keys() - server.ejected):
             self._events.append("ejected", client=name, t=server.t, reason=ejected[name])
@@ -180,7 +179,7 @@ class FederationRun:
         server.ejected = frozenset(ejected)
 
     def _evaluate(self, server: FederatedServer) -> Mapping[str, float]:
-        """Accuracy and loss on the test samples; empty in rounds without a test."""
+        """Return accuracy and loss on the test samples; empty in rounds without evaluation."""
         due = server.t % self._study.spec.eval_every == 0 or server.t == self._study.spec.rounds
         if self._evaluation_data is None or self._evaluation_data.test is None or not due:
             return {}

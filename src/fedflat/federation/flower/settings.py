@@ -1,4 +1,4 @@
-"""The configuration of an exported app, of a run of it and of a node, and the operator's registry of members.
+"""The configuration of an exported app, of its runs and of a node; and the operator's registry of members.
 
 Keys of Flower's configuration have dashes.
 """
@@ -48,7 +48,7 @@ def _setting(name: str) -> Any:
 
 
 class RunSettings(FlowerSection):
-    """`[tool.flwr.app.config]` of an exported app, and `flwr run --run-config`."""
+    """The settings of a run: `[tool.flwr.app.config]` of an exported app, or `flwr run --run-config`."""
 
     out: str = Field("runs/federation", min_length=1, description="the server's folder; a federation in it is resumed")
     clients: int = Field(1, ge=1, description="number of clients with which the federation begins")
@@ -110,7 +110,7 @@ def app_settings(folder: Path) -> RunSettings | None:
 
 
 class NodeSettings(FlowerSection):
-    """`flower-supernode --node-config`."""
+    """The settings of a node: `flower-supernode --node-config`."""
 
     name: str | None = Field(None, description="the client's name, unique in the federation")
     data: str | None = Field(None, description="folder with own samples, x.npy and y.npy")
@@ -128,7 +128,7 @@ class NodeSettings(FlowerSection):
     )  # fmt: skip
     min_clients: int = Field(3, ge=2, description="fewest clients whose records a sum may be of, with `secure-sum`")
     unmask_again: int = Field(
-        0, ge=0, description="the most that `unmask-again` of a run may be, if that of the app is less"
+        0, ge=0, description="the largest allowed `unmask-again` of a run, unless that of the app is larger"
     )
 
     def check_run(self, run: RunSettings, app: RunSettings | None) -> None:
@@ -148,14 +148,15 @@ class NodeSettings(FlowerSection):
 
     @property
     def state_folder(self) -> Path:
-        """The folder for the state of clients, of all federations."""
+        """The folder with the state of this node's clients in all federations."""
         return Path(self.state).expanduser() if self.state else user_data_path("fedflat") / "federations"
 
     def client_name(self, clients: int, own_samples: bool) -> str:
         """Return the client's name in a federation of `clients`.
 
-        A client with own samples is named in the configuration; parts of a named set are numbered, and the names sort
-        like the numbers. Raises InputError, naming the key, for a configuration of the other kind.
+        A client with own samples has the name in the configuration. A client with a part of a named set gets a name
+        from its number; such names sort like the numbers. Raises InputError, naming the key, for a configuration that
+        does not fit.
         """
         wrong = {"partition-id": self.partition_id} if own_samples else {"name": self.name, "data": self.data}
         given = [key for key, value in wrong.items() if value is not None]
@@ -182,7 +183,7 @@ class Member(Section):
 class OperatorRegistry:
     """The operator's TOML file with every client's number of samples and public keys.
 
-    It is read anew for every question, so that keys can be renewed while a federation runs. A client's table:
+    The file is read again at every call, so that keys can be renewed while a federation runs. The table of a client:
 
     [clinic-a]
     samples = 1200
@@ -196,7 +197,7 @@ class OperatorRegistry:
         return {name: member.samples for name, member in self._members().items()}
 
     def keys_of(self, name: str) -> set[bytes]:
-        """Return a client's public keys in Flower's form, PEM. Raises InputError if it is not listed."""
+        """Return a client's public keys in Flower's form, PEM. Raises InputError if the client is not listed."""
         members = self._members()
         if name not in members:
             raise InputError(f"{name} is not in {self.path}")
@@ -214,7 +215,7 @@ class OperatorRegistry:
         return found
 
     def _pem(self, name: str, line: str) -> bytes:
-        # Needs the extra flower, which looking at a federation's folder does not.
+        # Needs the extra flower, which inspecting a federation's folder does not need.
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives import serialization as form
 

@@ -1,4 +1,4 @@
-"""The study of an exported app, which the server and all clients must have in common, and the samples of each."""
+"""The study of an exported app, which must be the same for the server and all clients; and functions for samples."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Study:
 
     @classmethod
     def load(cls, folder: Path, settings: RunSettings) -> Study:
-        """Read the study of the app in `folder`, whose code it may name. Raises InputError, naming file or field."""
+        """Read the study of the app in `folder`, which may name its code. Raises InputError, naming file or field."""
         with allow_code():  # whoever runs the app runs its programs
             return cls(RunSpec.load(folder / FILE), settings)
 
@@ -108,7 +108,7 @@ class Study:
 
     @property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits, equal for two studies only if they have the same results."""
+        """Sixteen hexadecimal digits. Two studies have the same digits only if they have the same results."""
         facts = [self.spec.decisive(), self.own_samples, self.shape, self.classes]
         facts += [self.settings.numbers] if self.settings.numbers != "floats" else []
         facts += (
@@ -121,14 +121,14 @@ class Study:
         return self.spec.module_for(self.classes, self.shape).to(usable_device(self.spec.device))
 
     def method(self, module: nn.Module) -> Method:
-        """Return the method for `module`, whose adapters may be trained in turns."""
+        """Return the method for `module`. With an adapter in mode `alternate`, it trains the factors in turns."""
         device = next(module.parameters()).device
         adapter = None if self.spec.adapter is None else self.spec.adapter.object
         return by_turns(self.spec.method.object, adapter, Space(module), device)
 
 
 def stored(node: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Read the samples in the folder `data` of the node's configuration. Raises InputError, naming the file."""
+    """Read the samples in the folder that is `data` in the node's configuration. Raises InputError, naming the file."""
     folder = node.get("data")
     if folder is None:
         raise InputError("node-config: data is missing: the folder with this client's x.npy and y.npy")
@@ -136,7 +136,7 @@ def stored(node: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def own_samples(study: Study, samples: tuple[Any, Any], number: int) -> FederatedData:
-    """Return a client's own samples, with its number in the federation. Raises InputError if they do not fit."""
+    """Return the samples of client `number` as its data. Raises InputError if they do not fit the study."""
     how = study.spec.data
     data = FederatedData.from_clients([samples], classes=study.classes, labels=how.labels, class_names=how.class_names)
     if data.class_names and not how.class_names:
@@ -151,7 +151,7 @@ def own_samples(study: Study, samples: tuple[Any, Any], number: int) -> Federate
 
 
 def evaluation_data(study: Study) -> FederatedData | None:
-    """Return the data whose test samples the server uses, or None. Raises InputError if they do not fit."""
+    """Return the data with the server's test samples; None if there are none. Raises InputError if they do not fit."""
     if not study.own_samples:
         return federated_data(study.spec)
     if not study.settings.test:

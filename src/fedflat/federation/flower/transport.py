@@ -20,8 +20,8 @@ POLL_SECONDS = 0.25  # between two checks for replies
 SCAN_SECONDS = 2.0  # between two requests for the list of connected nodes
 RETRY_SECONDS = 60.0  # until a node that was refused, or has not replied, is asked for its ClientInfo again
 QUERY_SECONDS = 300.0  # for a node to reply with its ClientInfo; the first time it loads its data
-ABSENT_SECONDS = 60.0  # that a round waits for a client without a node; a supervisor restarts a node in less
-STALL_SECONDS = 60.0  # until the log says who is waited for; then twice as long each time
+ABSENT_SECONDS = 60.0  # that a round waits for a client without a node; a supervisor restarts nodes sooner
+STALL_SECONDS = 60.0  # until the log names the missing clients for the first time, see `StallClock`
 MAX_SENDS = 3  # of one request, so that a node cannot make the server repeat it without end
 
 
@@ -41,20 +41,20 @@ class PendingRequest:
 
 
 class StallClock:
-    """Decides when to log the missing clients: after one minute, then after 2, 4, 8 and so on, from the beginning."""
+    """Decides when to log the missing clients: 1, 2, 4, 8 and so on minutes after the beginning."""
 
     def __init__(self) -> None:
         self._begin, self._due = monotonic(), STALL_SECONDS
 
     def is_due(self) -> bool:
-        """Return whether to log now; if so, the next time is twice as far from the beginning."""
+        """Return whether to log now. If so, the next log entry is due at twice the time since the beginning."""
         due = monotonic() - self._begin >= self._due
         self._due *= 2 if due else 1
         return due
 
 
 class FlowerTransport:
-    """A `Transport` over Flower's grid. It also registers the clients, and logs when they come, go or are refused."""
+    """A `Transport` over Flower's grid. It also registers clients, and logs registered, lost and refused clients."""
 
     def __init__(self, grid: Grid, registry: ClientRegistry, log_event: Callable[..., None]) -> None:
         self._queue, self._registry, self._log_event = MessageQueue(grid), registry, log_event
@@ -79,9 +79,10 @@ class FlowerTransport:
             sleep(POLL_SECONDS)
 
     def exchange(self, requests: Mapping[str, Any], deadline: float) -> Iterator[tuple[str, Any]]:
-        """Send each client its request, and yield names and replies as they arrive, for `deadline` seconds.
+        """Send each client its request; yield client names and replies as they arrive, for at most `deadline` seconds.
 
-        A client that moves to another node gets its request again. One without a node for `ABSENT_SECONDS` fails.
+        A client that moves to another node gets its request again. A client that has no node for `ABSENT_SECONDS` is
+        yielded with a Failure.
         """
         end = monotonic() + deadline
         self._queue.cancel(MessageType.TRAIN)
@@ -116,7 +117,7 @@ class FlowerTransport:
                     self._last_scan = -SCAN_SECONDS
 
     def _log_waiting(self, pending: Mapping[str, PendingRequest], asked: int) -> None:
-        """Log the clients that have not replied, since when, and the bytes received from each."""
+        """Log the clients that have not replied, with the time of their requests and the bytes received from each."""
         waiting = {
             client: f"since {request.sent_at}, {self._queue.received(client):,} bytes have come"
             if client in self._registry.nodes and request.sent_at
@@ -129,8 +130,8 @@ class FlowerTransport:
     def _reply(self, sent: SentMessage, content: RecordDict | Failure, request: PendingRequest | None) -> Any:
         """Return the reply of a client, or None for a reply to ignore.
 
-        A reply is ignored if the request was sent to another node meanwhile, or if the node has gone and the request
-        will be sent again.
+        A reply is ignored if the request has been sent to another node since, or if the network has lost the node, the
+        message or the reply and the request will be sent again.
         """
         if request is None or request.node != sent.node:
             return None
@@ -144,7 +145,7 @@ class FlowerTransport:
             return Failure(str(error))
 
     def _absent(self, pending: Mapping[str, PendingRequest]) -> list[str]:
-        """List the clients without a node for more than `ABSENT_SECONDS`."""
+        """List the clients that have had no node for more than `ABSENT_SECONDS`."""
         now, registry, absent = monotonic(), self._registry, list[str]()
         # A node that has not replied with its ClientInfo may be busy with a request of an earlier server process.
         nodes = (node for node in self._nodes if node not in registry.nodes.values() and node not in registry.refused)
