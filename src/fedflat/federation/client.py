@@ -1,4 +1,4 @@
-"""A client of a real federation: the method's local part on its own samples, and its state, a file for each round."""
+"""A client of a real federation. It trains on its own samples, and stores its state after each round in a file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from .update_aggregator import ExpectedReply, UpdateAggregator
 
 
 class FederatedClient:
-    """Trains on request as the simulator would train this client: the same loop, batches and bits."""
+    """Trains on request as the simulator would train this client: the same loop and batches, and the same bits."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class FederatedClient:
     ) -> None:
         """Raise InputError for data whose labels are not classes.
 
-        data: one client's, with its number in the federation (`FederatedData.alone`). folder: keeps its records.
-        digest: of the study. bf16: whether gradients are bfloat16. participation: names stragglers. rounds: planned,
-        for a method that depends on their number.
+        data: this client's samples, with its number in the federation (see `FederatedData.alone`). folder: for the
+        client's records. digest: of the study. bf16: whether gradients are computed in bfloat16. participation:
+        determines the stragglers. rounds: the planned number of rounds, for a method that depends on it.
         """
         fix_product_rounding()
         method.check_rounds(rounds)
@@ -101,9 +101,10 @@ class FederatedClient:
     def summand(
         self, request: KeysRequest, guard: Guard | None, weights: Weights
     ) -> tuple[TrainReply, dict[str, ExactSum]]:
-        """Train; return the reply and the sums that the server would add for it, clipped to the bound of `guard`.
+        """Train; return the reply, and the sums that the server would add for this reply, clipped as `guard` requires.
 
-        weights: of clients in the mean. Raises what `train` does, and RefusedError for a weight that cannot be its own.
+        weights: how the mean weights clients. Raises the errors of `train`, and RefusedError if the weight in the
+        request cannot be that of this client.
         """
         _check_weight(request.weight, len(self._data.y), guard, weights)
         reply = self.train(request)
@@ -126,7 +127,10 @@ class FederatedClient:
 
 
 def _check_weight(weight: float, samples: int, guard: Guard | None, weights: Weights) -> None:
-    """Raise RefusedError for a weight that a client with `samples` cannot have: a low one would expose the others."""
+    """Raise RefusedError for a weight that a client with this number of samples cannot have.
+
+    If the weights of some clients were too low, the sum would expose the records of the other clients.
+    """
     highest = 1 if weights == "uniform" else samples
     limited = guard is not None and guard.max_weight is not None  # by the median, unknown here
     if not (1 if limited else highest) <= weight <= highest:
@@ -142,10 +146,10 @@ OWNER_ONLY = 0o700
 
 
 class ClientState:
-    """The method's client record after each of the rounds that the server may refer to, in a folder.
+    """Stores in a folder the client's record after each round to which the server may return.
 
-    The server does not accept every update, and it may go back to an earlier checkpoint. So each request names the
-    round after which the client's record is to be used. Records reveal gradients on the client's samples: only their
+    The server does not accept every update, and it may return to an earlier checkpoint. So each request names the
+    round whose record the client is to use. Records reveal gradients on the client's samples: only their
     owner can read the files.
     """
 
@@ -156,7 +160,7 @@ class ClientState:
     def load(self, t: int, initial: R) -> R:
         """Return the record after round `t`, or `initial` for t = -1.
 
-        Raises InputError, naming the file, if it is missing, damaged or another study's.
+        Raises InputError, naming the record's file, if it is missing, damaged or of another study.
         """
         expected = self._kept_fields(initial)
         if t < 0 or not expected:
@@ -165,10 +169,10 @@ class ClientState:
         return type(initial)(**initial.tensors() | {name: x.to(expected[name].device) for name, x in kept.items()})
 
     def save(self, t: int, record: Record, needed: Set[int]) -> None:
-        """Write the record after round `t`, and remove those of earlier rounds that are not in `needed`.
+        """Write the record after round `t`, and remove the records of earlier rounds that are not in `needed`.
 
-        Later ones stay: a request may arrive, a second time or late, after the next round's. Nothing is written for a
-        method without client state. Raises InputError if the file cannot be written.
+        Records of later rounds are kept, because a request may arrive twice, or after the request of the next round.
+        Nothing is written for a method without client state. Raises InputError if the file cannot be written.
         """
         tensors = {name: x.detach().cpu().contiguous() for name, x in self._kept_fields(record).items()}
         if not tensors:
@@ -210,7 +214,7 @@ class ClientState:
 
 
 def _digest(t: int, tensors: Mapping[str, Tensor]) -> Tensor:
-    """SHA-256 (32,) of the round and of the names, shapes and numbers of its fields."""
+    """Return the SHA-256 (32,) of the round, and of the names, shapes, dtypes and contents of the tensors."""
     digest = hashlib.sha256(f"round {t}".encode())
     for name, x in sorted(tensors.items()):
         digest.update(f"\n{name} {tuple(x.shape)} {x.dtype}\n".encode())

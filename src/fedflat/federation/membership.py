@@ -1,4 +1,4 @@
-"""The clients of a federation, which are fixed when it begins, and the network nodes they are at."""
+"""The clients of a federation, which are fixed when it begins, and the network node of each client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .messages import ClientInfo
 
 CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # also safe as the name of a folder
 FEDERATION_NAME = re.compile(r"[0-9a-f]{16}")
-NAMED = 3  # clients in a message
+NAMED = 3  # most clients that an error message names
 
 
 class FederationError(RuntimeError):
@@ -26,7 +26,7 @@ class RoundFailedError(FederationError):
 
 
 def first_reasons(missing: Mapping[str, str]) -> str:
-    """Return the first clients without an accepted reply, with the reasons, for a message."""
+    """Return the first clients without an accepted reply, with the reasons, as text for an error message."""
     return "; ".join(f"{name}: {reason}" for name, reason in list(missing.items())[:NAMED])
 
 
@@ -72,8 +72,8 @@ def checked_federation(name: object) -> str:
 class NodeKey:
     """The identity that a node has proved by its key."""
 
-    name: str | None = None  # under which the key was registered, if under any
-    public: bytes = b""  # the public key; empty if nodes have none
+    name: str | None = None  # with which the key was registered; None if it has no name
+    public: bytes = b""  # the public key; empty if the node has none
 
 
 class ClientRegistry:
@@ -90,11 +90,12 @@ class ClientRegistry:
         max_samples: int = 2**53,
         keys_of: Callable[[str], Collection[bytes]] | None = None,
     ) -> None:
-        """shape, digest, version: all clients must have these.
+        """Begin with no registered client; `shape`, `digest` and `version` are values that every client must have.
 
-        members: sample counts by name of the clients that may register; default the first `max_clients`. begun: whether
-        `members` are those of a federation that has begun; otherwise the run-config names them. max_samples: limit for
-        clients that `members` does not list. keys_of: the public keys that the operator lists for a client, if any do.
+        members: numbers of samples of the clients that may register, by name; by default the first `max_clients`
+        clients may register. begun: whether `members` comes from a federation that has begun; otherwise it comes from
+        the run-config. max_samples: the most samples that a client may have if `members` is missing. keys_of:
+        returns the public keys that the operator lists for a client; by default any key is accepted.
         """
         self._keys_of = keys_of
         self._common = {"shape": shape, "digest": digest, "version": version}
@@ -105,11 +106,11 @@ class ClientRegistry:
 
     @property
     def members(self) -> dict[str, int]:
-        """Numbers of samples of all clients that have registered, by name, whether their nodes are connected or not."""
+        """The number of samples of each client that has registered, by name, even if its node has disconnected."""
         return dict(self._samples)
 
     def register(self, node: int, info: ClientInfo, key: NodeKey | None = None) -> bool:
-        """Register the client at a node, or record in `refused` why not. True if it was registered."""
+        """Register the client at a node, or record the reason in `refused`. Returns whether it was registered."""
         try:
             self._check(node, info, key or NodeKey())
         except InputError as error:
@@ -127,7 +128,7 @@ class ClientRegistry:
         self.refused[node] = printable(reason)
 
     def disconnect_others(self, connected: set[int]) -> list[str]:
-        """Forget the nodes that are not connected; return the clients that were at them, sorted."""
+        """Forget the nodes that are not in `connected`; return the clients of the forgotten nodes, sorted."""
         lost = sorted(client for client, node in self.nodes.items() if node not in connected)
         self.nodes = {client: node for client, node in self.nodes.items() if node in connected}
         self.refused = {node: reason for node, reason in self.refused.items() if node in connected}

@@ -1,8 +1,8 @@
-"""The messages between server and clients, their bytes, and the interface of what exchanges them.
+"""The messages between server and clients, their conversion to bytes, and the interface of a transport.
 
-A receiver does not trust the sender. The usual formats (npy, safetensors, pickle) begin with a header by the sender,
-which the receiver would have to believe; here it knows dtype and shape beforehand and only compares. The names of
-fields are sent over the network.
+A receiver does not trust the sender. The usual formats (npy, safetensors, pickle) begin with a header that the sender
+writes and the receiver would have to trust. Here the receiver knows dtype and shape in advance and only compares them.
+The names of fields are sent over the network, so renaming a field changes the protocol.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PackedTensor:
 
 
 def pack(record: Record) -> dict[str, PackedTensor]:
-    """Convert the fields of a record (width,). Fields of width 0, which the method does not use, are left out."""
+    """Convert the fields of a record (width,) to bytes, except fields of width 0, which the method does not use."""
     packed = {}
     for name, x in record.tensors().items():
         if x.numel():
@@ -50,9 +50,9 @@ def pack(record: Record) -> dict[str, PackedTensor]:
 def unpack(record: type[R], widths: Mapping[str, int], dtype: torch.dtype, packed: Mapping[str, PackedTensor]) -> R:
     """Return the record (width,) that was given to `pack`, in newly allocated memory.
 
-    widths: of each field, see `Record.widths`. Raises RefusedError, naming the field, unless `packed` has exactly the
-    fields whose width is not 0, and each one has the expected dtype, shape and number of bytes and only finite numbers.
-    Memory for a field is allocated only after these comparisons.
+    widths: the width of each field, see `Record.widths`. Raises RefusedError, naming the field, unless `packed` has
+    exactly the fields whose width is not 0, and each one has the expected dtype, shape and number of bytes and only
+    finite numbers. Memory for a field is allocated only after dtype, shape and number of bytes are compared.
     """
     expected = {name for name, width in widths.items() if width}
     if packed.keys() != expected:
@@ -91,8 +91,8 @@ class TrainRequest:
     """The server asks a client to train in round `t`."""
 
     t: int
-    since: int  # last round in which the server accepted this client's update, -1 if none; its record is used
-    safe: tuple[int, ...]  # the same for each checkpoint that the server may restore; the client keeps these records
+    since: int  # last round in which this client's update was accepted, or -1; training uses its record of that round
+    safe: tuple[int, ...]  # `since` in each checkpoint that the server may restore; the client keeps these records
     number: int  # of the client: its position among all names, sorted
     share: float  # sampled clients / all clients
     sampled: int  # clients that take part in the round
@@ -126,7 +126,7 @@ class TrainReply:
 
 @dataclass(frozen=True)
 class Failure:
-    """A client, or the network on its behalf, gives the reason why there is no result."""
+    """The reason why there is no result from a client, given by the client or by the transport."""
 
     reason: str
 
@@ -138,10 +138,11 @@ class Transport(Protocol):
     """Sends requests to clients and returns their replies."""
 
     def exchange(self, requests: Mapping[str, Any], deadline: float) -> Iterator[tuple[str, Any]]:
-        """Send each client, by name, its request, and yield names and replies as they arrive, for `deadline` seconds.
+        """Send each client its request; yield client names and replies as they arrive, for at most `deadline` seconds.
 
-        A reply is of the type that belongs to the request's, `TrainReply` to `TrainRequest`, or a `Failure`.
+        requests: by client name.
 
-        A client that does not reply is not yielded. The name is the one that the transport identified the sender by,
-        whatever the reply claims.
+        A reply has the type that belongs to its request, such as `TrainReply` for a `TrainRequest`, or is a `Failure`.
+        A client that does not reply is not yielded. The transport determines the sender's name itself, regardless of
+        the content of the reply.
         """

@@ -35,7 +35,7 @@ from .update_aggregator import ExpectedReply, UpdateAggregator
 if TYPE_CHECKING:
     from .secure_sum.aggregator import SecureAggregator
 
-DRAWS = 10_000  # of a cohort, until it has a client that is not ejected
+DRAWS = 10_000  # most attempts to draw a cohort with a client that is not ejected
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class RoundReport:
 
 
 class FederatedServer(Server):
-    """The `Server` of a run whose clients are elsewhere; the same cohorts, sums and bits as in one process."""
+    """A `Server` whose clients train on other machines. Cohorts, sums and bits are the same as in one process."""
 
-    guard: GuardState  # never None: without a guard it bounds fields
+    guard: GuardState  # never None: without a `Guard` it bounds the norm of each field
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class FederatedServer(Server):
     ) -> None:
         """Raise InputError for a client without samples.
 
-        federation: all clients. A client's number is its place among their names, sorted. shape: of a sample. rounds:
-        planned, for a method that depends on their number. guard: one that bounds norms takes the place of the terms'
-        `norm_multiple`.
+        federation: all clients; a client's number is the position of its name among all names, sorted. shape: of a
+        sample. rounds: the planned number of rounds, for a method that depends on it. guard: if it bounds norms, it
+        replaces `norm_multiple` in `terms`.
         """
         fix_product_rounding()
         members = federation.members
@@ -89,7 +89,7 @@ class FederatedServer(Server):
         self.guard = GuardState.new(guard, self.method, w, self._terms.norm_multiple)
         self.ejected: Set[str] = frozenset()  # members that are not asked
         self._counted: dict[str, int] = {}  # the last round in which each client's reply was accepted, if there is one
-        self._saved: dict[int, dict[str, int]] = {}  # the same in the checkpoints that are kept, by their `t`
+        self._saved: dict[int, dict[str, int]] = {}  # `_counted` in the kept checkpoints, by their `t`
 
     def round(self, transport: Transport) -> RoundReport:
         """Carry out one round.
@@ -116,10 +116,11 @@ class FederatedServer(Server):
         return RoundReport(ctx.t, metrics, aggregator.missing, aggregator.accepted)
 
     def cohort(self, t: int) -> Index:
-        """Return the clients of round `t` that are not ejected, in rising order; if all are, it is drawn again.
+        """Draw the cohort of round `t`; return its clients that are not ejected, in rising order.
 
-        A client's rounds therefore do not depend on other ejections. Raises RoundFailedError if no draw has a client
-        left, such as when cohorts are listed by hand.
+        The cohort is drawn again only if all of its clients are ejected. Otherwise, the ejection of one client does not
+        change in which rounds the other clients train. Raises RoundFailedError if every draw has ejected clients only,
+        such as when cohorts are listed by hand.
         """
         random = generator(self._seed, Purpose.COHORT, t)
         for _ in range(DRAWS):
@@ -130,9 +131,9 @@ class FederatedServer(Server):
         raise RoundFailedError(f"round {t}: all clients that may be drawn are ejected")
 
     def save(self, path: Path, further: Mapping[str, Any] | None = None) -> None:
-        """Write everything the next round depends on to `path`, atomically, and `further` JSON-able facts.
+        """Write a checkpoint with everything that the next round depends on to `path`, atomically.
 
-        Raises InputError if it cannot be written.
+        further: additional metadata, which must be convertible to JSON. Raises InputError if it cannot be written.
         """
         known = self._saved | {self.t: dict(self._counted)}
         saved = {t: known[t] for t in sorted(known)[-checkpoint.KEPT :]}
@@ -144,9 +145,9 @@ class FederatedServer(Server):
         self._saved = saved
 
     def load(self, path: Path) -> None:
-        """Resume from `path`. Warns with a ChangedWarning if it was written with other versions.
+        """Resume from the checkpoint `path`. Warns with a ChangedWarning if it was written with other versions.
 
-        Raises InputError if it is damaged, or another federation's.
+        Raises InputError if the checkpoint is damaged or belongs to another federation.
         """
         tensors, meta = checkpoint.load(path)
         before = checkpoint.settings_of(meta, path)
@@ -175,7 +176,7 @@ class FederatedServer(Server):
         }  # fmt: skip
 
     def _expected(self, cohort: Index) -> dict[str, ExpectedReply]:
-        """Return what the server knows in advance of the replies of a cohort, by the clients' names."""
+        """Return what the server knows in advance about the replies of a cohort, by client name."""
         sizes = self._samples[cohort]
         steps = self._participation.steps_taken(self._seed, self.t, cohort, self.client.local_steps(sizes))
         weights = self.guard.limited(mean_weights(self._weights, sizes, torch.device("cpu")))
@@ -192,7 +193,7 @@ class FederatedServer(Server):
         if self._terms.secure_sum is None:
             return UpdateAggregator(*common)
         from .secure_sum.aggregator import (
-            SecureAggregator,  # needs the extra flower, which looking at a folder does not
+            SecureAggregator,  # needs the extra flower, which inspecting a folder does not need
         )
 
         return SecureAggregator(*common, self._terms.secure_sum, self._quorum(len(cohort)), self._digest)

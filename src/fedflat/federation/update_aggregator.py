@@ -20,27 +20,28 @@ from .messages import Failure, RefusedError, Reply, TrainReply, TrainRequest, Tr
 
 NO_REPLY = "no answer before the deadline"
 MAX_DRIFT = 1e150  # the sum of the drifts of all possible clients is still finite
-CLAIMED_DRIFT = "claimed drift"  # of methods whose message does not have the move
+# The drift that a client reports, for methods whose update does not contain the change of the model.
+CLAIMED_DRIFT = "claimed drift"
 
 
 @dataclass(frozen=True)
 class ExpectedReply:
-    """The numbers of a client's reply that the server knows in advance."""
+    """What the server knows in advance about a client's reply."""
 
     samples: int
     steps: int  # local steps in this round
-    gradients: int  # minibatch gradients that they take
-    weight: float  # in the mean
+    gradients: int  # minibatch gradients that these steps compute
+    weight: float  # of the client in the mean
 
 
 @dataclass(frozen=True)
 class AcceptedReply:
-    """The numbers of a reply that the server keeps after adding its vectors to the sums."""
+    """The metrics of an accepted reply, which the server keeps after adding the reply's vectors to the sums."""
 
     drift: float
     norms: Mapping[str, float]  # norm of each field that is averaged
     largest: float  # absolute value of the largest number sent
-    norm: float  # of the entire record as averaged; 0 without a guard
+    norm: float  # norm of the entire record as averaged; 0 without a guard
     clipped: bool  # whether the guard has clipped the record
 
 
@@ -55,8 +56,9 @@ class UpdateAggregator:
     ) -> None:
         """Begin a round.
 
-        like: (d,), gives size, precision and device. expected: the clients that were asked, by name. guard: the bounds
-        at the beginning of the round, so that no reply depends on another.
+        like: a vector (d,) with the model's size, precision and device. expected: what is known in advance about each
+        asked client's reply, by client name. guard: the bounds at the beginning of the round; its replies do not change
+        them.
         """
         self._method, self._like, self._ctx, self._expected, self._guard = method, like, ctx, expected, guard
         self._widths, self._sends_move = method.up.widths(like.shape[-1], method), sends_move(method)
@@ -66,12 +68,15 @@ class UpdateAggregator:
         self._refused = 0  # by the guard
 
     def collect(self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float) -> None:
-        """Send the requests, by the clients' names, and add the replies that come within `deadline` seconds."""
+        """Send each client its request, and add the replies that arrive within `deadline` seconds.
+
+        requests: by client name.
+        """
         for name, reply in transport.exchange(requests, deadline):
             self.add(name, reply)
 
     def add(self, client: str, reply: Reply) -> None:
-        """Accept or reject a reply. One that was not asked for, or a client's second one, is ignored."""
+        """Accept or reject a client's reply. An unrequested reply, or a client's second reply, is ignored."""
         if client not in self._expected or client in self._accepted or client in self._rejected:
             return
         try:
@@ -110,7 +115,10 @@ class UpdateAggregator:
         return AcceptedReply(moved, norms, largest, norm, clipped)
 
     def _drift(self, reply: TrainReply, up: Record) -> float:
-        """Return the norm of a client's move, from its message if that has it; at most the guard's bound."""
+        """Return the norm of the client's change of the model, at most the guard's bound.
+
+        It is computed from the update if the update contains the change; otherwise it is the client's own claim.
+        """
         moved = reply.drift
         if self._sends_move:
             delta, zero = up.tensors()["delta"], torch.zeros(1)
@@ -122,7 +130,7 @@ class UpdateAggregator:
         return moved
 
     def _check_numbers(self, reply: TrainReply, expected: ExpectedReply) -> None:
-        """Raise RefusedError, naming the field, if a number of the reply is not the expected one."""
+        """Raise RefusedError, naming the field, if a count in the reply is not as expected or the drift is invalid."""
         known = {"t": self._ctx.t, "samples": expected.samples, "steps": expected.steps,
                  "gradients": expected.gradients}  # fmt: skip
         for name, value in known.items():
@@ -150,12 +158,12 @@ class UpdateAggregator:
 
     @property
     def largest(self) -> str:
-        """The client that sent the largest number, and that number, for a message."""
+        """The client that sent the number with the largest absolute value, and this value, for an error message."""
         client = max(self._accepted, key=lambda name: self._accepted[name].largest)
         return f"{client} ({self._accepted[client].largest:.3g})"
 
     def metrics(self) -> dict[str, float]:
-        """Return the round's row in the history; `gradients` are those of this round alone."""
+        """Return the metrics of this round; `gradients` counts this round only."""
         replies = [self._accepted[client] for client in self.accepted]
         clipped = float(sum(reply.clipped for reply in replies))
         guarded = {} if self._guard.guard is None else {"clipped": clipped, "refused": float(self._refused)}
@@ -170,10 +178,10 @@ class UpdateAggregator:
 def checked_norms(
     guard: GuardState, received: Record, lr_sum: float, claimed: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Return the norm of each field of one client's record (1, width); `lr_sum` is the sum of its local step sizes.
+    """Check and return the norm of each field of one client's record (1, width).
 
-    claimed: further lengths, in parameter units, by name. Raises RefusedError, naming the field, if a norm is above its
-    bound.
+    lr_sum: the sum of the client's local step sizes. claimed: further norms to check and return, in parameter units, by
+    name. Raises RefusedError, naming the field, if a norm is above its bound.
     """
     norms = {name: float(torch.linalg.vector_norm(x, dtype=torch.float64)) for name, x in received.tensors().items()}
     norms |= claimed or {}
