@@ -71,4 +71,4 @@ def main() -> None:
     """Run the command line. An error of the user or the system ends it with one line and a non-zero exit code."""
     fix_product_rounding()
     with in_one_line(), changes_in_one_line():
-        sys.exit(app(standalone_mode=False))  # the code of a command that ends early
+        sys.exit(app(standalone_mode=False))  # the exit code of a command that ends early
