@@ -280,7 +280,7 @@ class ParquetFolder(FolderDataset):
         return parts
 
     def _shape(self, path: Path, image_size: int | None) -> Shape:
-        """Return the shape of all pictures: that of the first one, or `image_size` if given, to which all are resized."""
+        """Return the shape of all pictures: that of the first, or else `image_size`, to which all are resized."""
         from .readers.parquet_columns import first_picture  # here, because it imports pyarrow
 
         name, (channels, width, height) = first_picture(path)

@@ -56,12 +56,12 @@ PARSING_ERRORS = (OSError, EOFError, ValueError, LookupError, TypeError, Attribu
 
 
 def archive_limit(packed: int) -> int:
-    """Return the bytes that an archive of `packed` bytes may unpack to."""
+    """Return the largest number of bytes that an archive of `packed` bytes may unpack to."""
     return max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * packed)
 
 
 def file_limit(packed: int) -> int:
-    """Return the bytes that one file of `packed` bytes may unpack to."""
+    """Return the largest number of bytes that one file of `packed` bytes may unpack to."""
     return min(MAX_FILE_BYTES, archive_limit(packed))
 
 
