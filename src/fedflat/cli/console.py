@@ -1,4 +1,4 @@
-"""The printing of the command line, and the end of a failed command: one line and an exit code.
+"""Printing for the command line, and the end of a failed command: one line and an exit code.
 
 Texts may come from users, files and networks: none is read as rich's markup, and control characters are escaped.
 """

@@ -131,7 +131,7 @@ def carry_out_study(
 ) -> None:
     """Carry out the remaining runs of a study, then show and write the comparison.
 
-    track: names of the tracking tools that every round is also written to; for any `jobs`, this process writes.
+    track: names of the tracking tools that every round is also written to, by this process whatever `jobs` is.
     """
     from ..reports.comparison import compare
     from ..reports.page import Chapter

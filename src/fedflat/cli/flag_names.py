@@ -98,7 +98,7 @@ def key_of(word: str) -> str:
 def check_flags(words: Sequence[str], kind: Kind = "run") -> None:
     """Raise InputError for a flag that no configuration of this kind can have.
 
-    A method or partition scheme outside this package may have any field, so its flags are not checked.
+    A method or partition scheme outside this package may have any field, so flags of its section are not checked.
     """
     known = setting_names(kind)
     open_sections = {name for name in ("method", "partition") if _may_be_outside(name, words)}

@@ -143,7 +143,7 @@ def _in_short(picture: Surface | FeatureMap) -> str:
 
 
 class _PointProgress:
-    """A progress callback: moves one bar over the points of all pictures, and prints one estimate of long work."""
+    """A progress callback: moves one bar over the points of all pictures, and prints a time estimate once."""
 
     def __init__(self, console: Console, bar: Progress, steps: int) -> None:
         self._console, self._bar, self._steps = console, bar, steps
@@ -159,7 +159,7 @@ class _PointProgress:
             self._print_estimate((now - self._first) / (done - 1))
 
     def _print_estimate(self, seconds: float) -> None:
-        """Print the time that all points take at `seconds` each, at the first call only and only if it is long."""
+        """Print the time that all points take at `seconds` each, if it is long; do nothing after the first call."""
         total = seconds * self._steps
         if not self._is_estimated and total > LONG:
             size, unit = next(((n, unit) for n, unit in ((3600, "h"), (60, "min")) if total >= 2 * n), (1, "s"))

@@ -41,7 +41,7 @@ def report(
 
     The report of a study has every finished run in its folder and is written there; the report of several studies or
     runs is written to runs/report-HASH, where HASH identifies the runs. Runs may differ in any setting: labels of rows
-    show the differences, and each row is compared with the baseline's run with the same other settings.
+    show the differences, and each row is compared with the run of the baseline that has the same other settings.
 
     fedflat report runs/digits
 

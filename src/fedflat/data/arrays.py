@@ -64,8 +64,8 @@ def stored_parts(
 ) -> tuple[dict[str, tuple[Tensor, Tensor]], int, tuple[str, ...]]:
     """Convert the samples and labels of several parts to the stored form.
 
-    Return them by part, the number of model outputs, and the names of classes. Raises InputError, naming the part, for
-    parts that differ in their kind of numbers or labels, and as `task_labels` does.
+    Return them by part, with the number of model outputs and the names of classes. Raises InputError, naming the part,
+    for parts that differ in their kind of numbers or labels, and as `task_labels` does.
     """
     first = next(iter(parts))
     for part, pair in parts.items():

@@ -154,7 +154,7 @@ def open_entry(folder: Path) -> Entry | None:
 def check(folder: Path) -> list[tuple[str, str]]:
     """Return (name, problem) of every entry in the cache folder `folder`; the problem of a sound entry is empty.
 
-    The list includes folders of interrupted conversions, but not those of conversions that are running.
+    The list includes folders of interrupted conversions, but not folders of conversions that are running.
     """
     found = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():

@@ -47,7 +47,7 @@ def words(text: str) -> list[str]:
 
 
 def build_vocabulary(texts: Iterable[str], size: int) -> tuple[str, ...]:
-    """Return padding, unknown, and the most frequent words of `texts`: at most `size` entries, ties alphabetical."""
+    """Return padding, unknown, and the most frequent words of `texts`, ties by alphabet: at most `size` entries."""
     counts = Counter(word for text in texts for word in words(text))
     frequent = sorted(counts, key=lambda word: (-counts[word], word))
     return (PADDING, UNKNOWN, *frequent[: size - 2])

@@ -1,4 +1,4 @@
-"""Federated data: samples as tensors and clients as index arrays, so that 100,000 clients need no object each."""
+"""Federated data: samples as tensors and clients as index arrays, without one object per client."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class FederatedData:
         seed: of the split and of the validation samples.
         domain, user: domain and user of each sample (n,), as names or numbers, or the name of a column; for the
             partitions `Domain` and `Natural`.
-        labels: "numbers": class indices from 0, all of them; "names": each different label of the training samples is
+        labels: "numbers": class indices from 0 without gaps; "names": each different label of the training samples is
             a class, in the order of numbers or texts. Texts are always names.
         class_names: all classes in their order, if some of them may have no sample.
         classes: number of classes.

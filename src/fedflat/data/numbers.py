@@ -45,7 +45,7 @@ def is_table(value: Any) -> bool:
 
 
 def stored(found: Array, what: str) -> Array:
-    """Convert an array to uint8, int64, float32 or float64; values are kept, except that wider floats are rounded.
+    """Convert an array to uint8, int64, float32 or float64; only floats wider than float64 are rounded.
 
     Raises InputError, beginning with `what`, for any other numbers, and for values that are not numbers.
     """

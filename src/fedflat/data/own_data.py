@@ -132,7 +132,7 @@ def _without_share(samples: SampleArrays, share: float) -> tuple[SampleArrays, S
 
 @cache
 def own_dataset(name: str, read: Callable[[], Any]) -> BundledDataset:
-    """Return the data set that the user's function `read` returns; it is called once per process.
+    """Return the data set that the user's function `read` returns; `read` is called once per process.
 
     `read` returns training samples (x, y), or training and test samples, ((x, y), (x, y)), as arrays or tensors with
     x (n, *shape) and class indices or names of classes y (n,); or a `LoadedDataset`, which may have domains and users.
@@ -229,7 +229,7 @@ class NpzFolder(FolderDataset):
     where = "train.npz (and test.npz) with arrays x (n, ...), y (n,), and perhaps domain, user (n,)"
 
     def files(self, folder: Path) -> list[Path]:
-        """Return the files of all parts, if there is one for training."""
+        """Return the files of all parts; an empty list if there is no training file."""
         found = npz_files(folder)
         return sorted(found.values()) if "train" in found else []
 
@@ -254,7 +254,7 @@ class ParquetFolder(FolderDataset):
     where = "train-*.parquet (and test-*.parquet) with columns image or text, label, and perhaps domain, user"
 
     def files(self, folder: Path) -> list[Path]:
-        """Return the files of all parts, if there is one for training."""
+        """Return the files of all parts; an empty list if there is no training file."""
         found = parquet_files(folder)
         return found if any(path.name.startswith("train") for path in found) else []
 
@@ -280,7 +280,7 @@ class ParquetFolder(FolderDataset):
         return parts
 
     def _shape(self, path: Path, image_size: int | None) -> Shape:
-        """Return the shape of all pictures: that of the first, or else `image_size`, to which all are resized."""
+        """Return the shape of all pictures: `image_size`, to which all are resized, or that of the first picture."""
         from .readers.parquet_columns import first_picture  # here, because it imports pyarrow
 
         name, (channels, width, height) = first_picture(path)

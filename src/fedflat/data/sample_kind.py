@@ -32,7 +32,7 @@ Encoder = Callable[[Sequence[str]], Any]  # texts to token numbers (n, tokens)
 
 @dataclass(frozen=True)
 class SampleKind:
-    """The kind of the training samples of a run, and the meaning of its scores."""
+    """The kind of the training samples of a run, and the meaning of the model's scores."""
 
     shape: tuple[int, ...]  # of one sample
     numbers: NumberKind  # kind of the numbers in stored samples

@@ -202,7 +202,8 @@ def hold_out(held: Holdings, share: float, rng: np.random.Generator) -> tuple[Ho
 
     The validation samples are drawn from the client's own samples, so they have its label distribution. All copies of
     a sample that a client holds twice are in the same set. Every client keeps samples to train on: a client with
-    fewer than two different samples has none for validation. Raises InputError if no client has two.
+    fewer than two different samples has none for validation. Raises InputError if no client has two
+    different samples.
     """
     train, held_out = [], []
     for own in held.parts():

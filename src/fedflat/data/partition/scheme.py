@@ -119,7 +119,7 @@ def _problem(part: Members, samples: int) -> str | None:
 
 
 def equal_sizes(n: int, clients: int) -> Index:
-    """Divide n samples evenly: return the size of each client, (clients,), n // clients or one more for the first ones.
+    """Return the sizes of an even split of n samples, (clients,): n // clients, and one more for the first n % clients.
 
     Raises InputError if n < clients.
     """

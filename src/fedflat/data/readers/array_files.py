@@ -205,7 +205,7 @@ def read_samples(path: Path) -> Array:
 
 
 def _arrays(path: Path) -> dict[str, Array]:
-    """Read the arrays x, y, domain and user, as far as the file has them; other arrays are not read."""
+    """Read the arrays x, y, domain and user, if the file has them; other arrays are not read."""
     with open_zip(path) as archive:
         members = archive.infolist()
     expect(len(members) <= MAX_MEMBERS, str(path), f"more than {MAX_MEMBERS:,} arrays")

@@ -1,4 +1,4 @@
-"""Layouts of encoded pictures: parquet files as on the Hugging Face hub, which may also hold texts, and folders.
+"""Layouts of encoded pictures: folders of pictures, and the Hugging Face hub's parquet files, which may hold texts.
 
 This module is imported with the table of data sets, so it imports pyarrow and Pillow only when files are read.
 """
@@ -90,7 +90,7 @@ def parquet_files(folder: Path) -> list[Path]:
 
 
 def _in_order(files: list[tuple[int, int, Path]]) -> list[Path]:
-    """Sort the files of a part. Raises InputError if a file that their names count is missing, or exists twice."""
+    """Sort the files of a part. Raises InputError if the names show that a file is missing or exists twice."""
     files = sorted(files)
     _, number, path = files[0]
     complete = [file[:2] for file in files] == [(i, number) for i in range(number)]

@@ -146,7 +146,7 @@ def _csv_rows(name: str, content: bytes) -> Iterator[list[str]]:
     row_length = 0  # characters of the current row so far
 
     def lines() -> Iterator[str]:
-        """Yield the lines of the file; limit the length of a row, which the csv module does not limit."""
+        """Yield the lines of the file. Raises InputError for a row that is too long: the csv module has no limit."""
         nonlocal row_length
         while line := text.readline(MAX_ROW + 1):
             row_length += len(line)

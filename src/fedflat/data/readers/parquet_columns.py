@@ -167,7 +167,7 @@ class ColumnReader:
         return self._pictures()
 
     def _pictures(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
-        """Yield what `pictures` returns, batch by batch."""
+        """Yield the items of `pictures`, read batch by batch."""
         inner = f"{self.name}.bytes" if pa.types.is_struct(self.type) else self.name
         batches = self.file.iter_batches(ROWS_AT_ONCE, columns=[inner])
         row = 0
@@ -193,7 +193,7 @@ class ColumnReader:
 
 
 def _encoded(name: str, pictures: pa.Array, place: int) -> bytes:
-    """Return the bytes of one picture of a batch: no other is copied, as all rows of a file may have the same one."""
+    """Return the bytes of one picture of a batch; only one is copied at a time, as a file may repeat a large one."""
     value = pictures[place]
     value = value["bytes"] if isinstance(value, pa.StructScalar) and value.is_valid else value
     content: bytes = (value.as_py() if value.is_valid else None) or b""

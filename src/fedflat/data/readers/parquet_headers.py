@@ -24,7 +24,7 @@ DELTA_BYTE_ARRAY = 7  # each text reuses the beginning of the one before, so one
 
 
 def row_groups(file: IO[bytes]) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Return each row group of a parquet file: the number of rows, and for each column first byte and number of bytes.
+    """Return each row group of a parquet file: the number of rows, and of each column the first byte and the length.
 
     A damaged footer raises ValueError, LookupError or TypeError.
     """

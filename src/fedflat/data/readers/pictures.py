@@ -44,7 +44,7 @@ def decode_pictures(encoded: Iterable[tuple[str, Callable[[], bytes]]], shape: S
 
 
 def picture_shape(name: str, read: Callable[[], bytes]) -> tuple[int, int, int]:
-    """Return channels (1 or 3), width and height of one encoded picture. Raises InputError, naming it by `name`."""
+    """Return channels (1 or 3), width and height of one encoded picture. Raises InputError, naming `name`."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with _opened(name, read) as image:

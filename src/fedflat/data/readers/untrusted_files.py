@@ -132,7 +132,7 @@ def read_stream(stream: IO[bytes] | io.BufferedIOBase, name: str, limit: int) ->
 class LimitedStream(io.RawIOBase):
     """A stream that raises InputError, naming the file, beyond byte `limit` or for more than `chunk` bytes at once.
 
-    Libraries that read archives take lengths from the archive and read as many bytes at once as it claims.
+    Libraries that read archives take lengths from the archive and read as many bytes at once as the archive claims.
     """
 
     def __init__(self, stream: IO[bytes] | gzip.GzipFile, name: str, limit: int, chunk: int) -> None:
