@@ -1,6 +1,6 @@
-"""The command line: it parses arguments, calls other rooms, and prints.
+"""The command line: it parses arguments, calls the other packages of fedflat, and prints.
 
-Imports that take seconds, such as torch, stand inside the functions of commands, so that `--help`, `--version` and
+Imports that take seconds, such as torch, are inside the functions of commands, so that `--help`, `--version` and
 completion by the shell start at once.
 """
 

@@ -63,12 +63,12 @@ def print_version(wanted: bool) -> None:
 def top(
     version: bool = typer.Option(False, "--version", callback=print_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Read the options before a command, and tune the memory allocator."""
+    """Read the options that precede a command, and tune the memory allocator."""
     tune_allocator()
 
 
 def main() -> None:
-    """Run the command line. An error of the user or the system ends it with one line and a non-zero exit code."""
+    """Run the command line. After an error of the user or the system, print one line and exit with a non-zero code."""
     fix_product_rounding()
     with in_one_line(), changes_in_one_line():
-        sys.exit(app(standalone_mode=False))  # the code of a command that ends early
+        sys.exit(app(standalone_mode=False))  # the exit code of a command that ends early

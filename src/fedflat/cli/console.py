@@ -1,4 +1,4 @@
-"""The printing of the command line, and the end of a failed command: one line and an exit code.
+"""Printing for the command line, and the end of a failed command: one line and an exit code.
 
 Texts may come from users, files and networks: none is read as rich's markup, and control characters are escaped.
 """
@@ -35,7 +35,7 @@ from ..reports.text_table import literal
 
 WIDE = 190  # characters of a line in a file or a pipe
 FAILED = 1  # the work failed
-REFUSED = 2  # the input or the system does not allow the work; as usage errors
+REFUSED = 2  # the input or the system does not allow the work; also for usage errors
 STOPPED = 130  # by a second Ctrl-C
 FAILURES = (
     NonFiniteError,
@@ -52,7 +52,7 @@ REFUSALS = (
     "pyarrow:ArrowException",
     "pydantic:ValidationError",
 )
-LONGEST = 2000  # characters of the line of an error
+LONGEST = 2000  # characters of an error message
 MEMORY = (
     "memory is short: use smaller batches (client.batch_size), fewer runs at a time (--jobs), "
     "executor = 'sequential', a smaller store_megabytes, or a smaller model"
@@ -72,19 +72,21 @@ class Console(rich.console.Console):
         self.print(Text.assemble(literal(about, "yellow"), " ", literal(text)), soft_wrap=True)
 
     def show(self, *tables: Table) -> None:
-        """Print tables whose cells are `literal`; a file or a pipe counts as wide."""
+        """Print tables whose cells are `literal`; in a file or a pipe, lines have space for `WIDE` characters."""
         width = max(self.width, WIDE)
         wide = self if self.is_terminal else Console(file=self.file, width=width, quiet=self.quiet)
         for table in tables:
             wide.print(table)
 
     def doing(self, what: str = "") -> Status:
-        """Show a spinner beside the text `what` inside the block."""
+        """Show a spinner and the text `what` while the block runs."""
         return self.status(literal(what))
 
     @contextmanager
     def bars(self, before: str = "", counted: bool = False) -> Iterator[ProgressCallback]:
-        """Show a bar for each part of a computation inside the block, on a terminal; yield its callback.
+        """Show a bar for each part of a computation while the block runs; yield the callback that moves the bars.
+
+        Bars are only shown on a terminal.
 
         before: text before the name of a part. counted: also show the number of steps done.
         """
@@ -105,7 +107,7 @@ class Console(rich.console.Console):
 
 
 def end_silently() -> NoReturn:
-    """End without a message, with the code of SIGPIPE, when the reader of the output (`head`) has ended."""
+    """End the program silently with the exit code of SIGPIPE: the reader of its output, such as `head`, has ended."""
     with suppress(OSError, ValueError):  # a stream without a file has nothing to flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(128 + signal.SIGPIPE)
@@ -119,14 +121,14 @@ class Described(ProgressColumn):
 
 
 def counting_columns(unit: str) -> tuple[ProgressColumn, ...]:
-    """Return columns: a bar, the number of `unit` done, the elapsed time, the time left, and the description."""
+    """Return the columns of a progress bar: bar, number of `unit` done, elapsed time, time left, and description."""
     counted = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
     return *counted, TextColumn("left"), TimeRemainingColumn(), Described()
 
 
 @contextmanager
 def in_one_line() -> Iterator[None]:
-    """End the program with one line and the code 1 or 2, for every error that is not a bug of fedflat."""
+    """End the program with one line and a non-zero exit code, for every error in the block but bugs of fedflat."""
     try:
         yield
     except BrokenPipeError:
@@ -164,12 +166,12 @@ def _message(error: Exception) -> str:
 
 
 def _usage(error: Any) -> str:
-    """Describe an error in the arguments of a command line, and where they are listed."""
+    """Return the message of an error in the arguments of a command, and name the command that lists them."""
     message = error.format_message().strip().removesuffix(".").replace("\n", " ")
     return f"{message}; see `{error.ctx.command_path} --help`" if error.ctx else message
 
 
 def _end(message: str, code: int) -> NoReturn:
-    """End with one line; if all ranks fail together, only the first one prints it."""
+    """End the program with one line; if all ranks fail together, only the first rank prints the line."""
     Console(stderr=True, quiet=not is_first_rank()).say(f"fedflat: {shortened(message, LONGEST)}")
     sys.exit(code)

@@ -44,7 +44,7 @@ def prepare_set(
     text_length: int | None = None,
     tokenizer: str | None = None,
 ) -> LoadedDataset:
-    """Read the set `name`, with a bar while it is converted for the first time."""
+    """Load the data set `name`; show a progress bar if its files have to be converted first."""
     with console.bars(f"{name} ", counted=True) as progress:
         return prepare(name, data_dir, hub, partial, image_size, progress, revision, text_length, tokenizer)
 
@@ -72,7 +72,7 @@ def carry_out_run(
 ) -> None:
     """Carry out the remaining rounds of a run, alone or as one of several ranks.
 
-    track: tools that the rounds are also written to.
+    track: names of the tracking tools that every round is also written to.
     """
     tracking = TrackingObserver(track, path, lambda _: RunDirectory(path))
     with watcher(console, [spec]) as watching, tracking:
@@ -113,7 +113,7 @@ def resume_study(
 ) -> None:
     """Resume the study in `path`, or extend it to `rounds`.
 
-    Raises InputError, before training, if it names code that may not be run here.
+    Raises InputError, before training, if the study names code that may not be run here.
     """
     for name in studies.load_study(path).outside_names():
         check_allowed(name)
@@ -131,7 +131,7 @@ def carry_out_study(
 ) -> None:
     """Carry out the remaining runs of a study, then show and write the comparison.
 
-    track: tools that the rounds are also written to, by this process for any number of `jobs`.
+    track: names of the tracking tools that every round is also written to, by this process whatever `jobs` is.
     """
     from ..reports.comparison import compare
     from ..reports.page import Chapter
@@ -158,7 +158,7 @@ def show_cost(console: Console, spec: RunSpec) -> None:
 
 
 def show_plan(console: Console, spec: StudySpec, path: Path, jobs: Jobs) -> None:
-    """Print the expected cost of a study in the folder `path`, which is not written."""
+    """Print the expected cost of the runs that a study still needs in the folder `path`; write nothing."""
     from ..experiments.study_plan import study_plan
     from ..reports.plans import plan_lines, plan_table
 
@@ -192,9 +192,9 @@ def carry_out_recipe(
 
 
 def show(console: Console, chapters: Sequence[Chapter], folder: Path, title: str | None = None) -> None:
-    """Print the comparisons; write report.html, and the numbers of each as parquet and JSON, to `folder`.
+    """Print the comparisons; write report.html, and the table of each comparison as parquet and JSON, to `folder`.
 
-    The page of a single comparison also shows the pictures of `fedflat landscape` in `folder`.
+    The page of a single comparison also shows the pictures that `fedflat landscape` wrote to `folder`.
     """
     from ..reports.page import write_page  # here, because pages need matplotlib and a run does not
     from ..reports.tables import tables

@@ -19,29 +19,29 @@ from ..core.registry import matching
 from ..reports.listing import listing, modules
 
 Kind = Literal["run", "study", "search"]  # of configuration
-LISTS = ("flatness", "methods", "probes")  # lists of tables with a name
-TABLES = ("client_of", "grid", "participation")  # fields that take a table as one text
+LISTS = ("flatness", "methods", "probes")  # settings that are lists of tables, each with a `name`
+TABLES = ("client_of", "grid", "participation")  # settings whose flag takes a table as JSON
 LONGEST = 1500  # characters of an error message
 
 
 def method_names(incomplete: str = "") -> list[str]:
-    """Return the methods, in lower case unless `incomplete` is not; commands accept both."""
+    """Return the names of methods, in lower case unless `incomplete` has capital letters; commands accept both."""
     names = [row[0] for row in listing()["methods"]["rows"]]
     return [name.lower() for name in names] if incomplete.islower() or not incomplete else names
 
 
 def source_names() -> list[str]:
-    """Return the data sets."""
+    """Return the names of the data sets."""
     return [row[0] for row in listing()["sources"]]
 
 
 def model_names() -> list[str]:
-    """Return the models."""
+    """Return the names of the models."""
     return [name.replace("_", "-") for name in modules("models")]
 
 
 def partition_names() -> list[str]:
-    """Return the partition schemes."""
+    """Return the names of the partition schemes."""
     names: list[str] = listing()["partitions"]
     return names
 
@@ -52,7 +52,7 @@ def setting_names(kind: Kind = "run") -> list[str]:
     return names
 
 
-NAMES: dict[str, Callable[[str], list[str]]] = {  # by setting
+NAMES: dict[str, Callable[[str], list[str]]] = {  # functions that return the names a flag accepts
     "--method": method_names,
     "--methods": method_names,
     "--data": lambda _: source_names(),
@@ -64,7 +64,7 @@ NAMES: dict[str, Callable[[str], list[str]]] = {  # by setting
 class SettingsCommand(TyperCommand):
     """A command that takes settings as flags, which `flags.resolve` reads.
 
-    The shell completes a name after `--method`, `--method.name`, `--data`, ..., and the settings themselves.
+    The shell completes a name after `--method`, `--method.name`, `--data`, ..., and the flags of all settings.
     """
 
     allow_extra_args = True
@@ -98,7 +98,7 @@ def key_of(word: str) -> str:
 def check_flags(words: Sequence[str], kind: Kind = "run") -> None:
     """Raise InputError for a flag that no configuration of this kind can have.
 
-    A class outside this package may have any flag.
+    A method or partition scheme outside this package may have any field, so flags of its section are not checked.
     """
     known = setting_names(kind)
     open_sections = {name for name in ("method", "partition") if _may_be_outside(name, words)}
@@ -111,7 +111,7 @@ def check_flags(words: Sequence[str], kind: Kind = "run") -> None:
 
 
 def is_known(key: str, known: Iterable[str]) -> bool:
-    """Tell whether a key, or a section of keys, is one of `known`."""
+    """Tell whether `key` is one of the `known` keys, or a section that has some of them."""
     return any(name == key or name.startswith(f"{key}.") for name in known)
 
 
@@ -146,7 +146,7 @@ def _problem(key: str, words: Sequence[str], known: Sequence[str]) -> str:
 
 
 def _meant(key: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the keys that were probably meant; several if several given sections have the field."""
+    """Return the keys that the user probably meant: several if several sections in `words` have the field."""
     owner, dot, field = key.rpartition(".")
     initials = "".join(word[:1] for word in field.split("_")) if "_" in field else field
     ends = ([name for name in known if name.endswith(f".{end}")] for end in (field, initials))
@@ -164,11 +164,11 @@ def _meant(key: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def _entry(name: str, field: str = "FIELD") -> str:
-    """Write an entry of a list of sections as a flag."""
+    """Return the flag that adds an entry to the list `name`."""
     return f'--{name} NAME, or --{name} \'{{"name": "NAME", "{field}": VALUE}}\''
 
 
 def _nested_text(key: str) -> str:
-    """Write a value at a dotted key as JSON."""
+    """Return a table with a value at the dotted `key`, as JSON."""
     first, dot, rest = key.partition(".")
     return f'{{"{first}": {_nested_text(rest) if dot else "VALUE"}}}'

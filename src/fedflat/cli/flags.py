@@ -27,16 +27,16 @@ AS_JSON = """'["FedAvg", {"name": "FedSAM", "rho": 0.1}]'"""
 
 
 def split_file(words: list[str]) -> tuple[Path | None, list[str]]:
-    """Split `words` into the TOML file that may stand first, and the flags after it."""
+    """Split `words` into the TOML file, if the first word is one, and the flags."""
     if words and not words[0].startswith("-"):
         return Path(words[0]), words[1:]
     return None, words
 
 
 def resolve(model: type[Spec], words: list[str]) -> Spec:
-    """Return the configuration in the file that stands first, if any, overridden by flags such as `--method.rho 0.1`.
+    """Return the configuration that `words` describe: a TOML file, if any, then flags such as `--method.rho 0.1`.
 
-    Raises InputError, naming file, flag or field.
+    Flags override the file. Raises InputError, naming file, flag or field.
     """
     file, flags = split_file(words)
     table = Experiment.read(file) if file else {}
@@ -72,7 +72,7 @@ def _meanings(fields: Mapping[str, FieldInfo], prefix: str) -> dict[str, str]:
 
 
 def _alternatives(classes: list[FieldClass], prefix: str) -> dict[str, str]:
-    """Return the keys of classes that a `name` chooses from; a key may have a different meaning in each."""
+    """Return the keys of the `classes` among which a `name` chooses; the meaning of a key may differ between them."""
     meanings: dict[str, dict[str, list[str]]] = {}
     for cls in classes:
         for key, meaning in _meanings(cls.fields, prefix).items():
@@ -101,7 +101,7 @@ def key_table(model: type[BaseModel]) -> Table:
 
 
 def _refuse_other_kind(model: type[Experiment], file: Path | None, table: dict[str, Any]) -> None:
-    """Raise InputError for the file of a study in place of a run, or of a run in place of a study."""
+    """Raise InputError if a run is expected and the file describes a study, or the reverse."""
     for kind, words in ((StudySpec, "a study; use `fedflat compare"), (RunSpec, "a run; use `fedflat run")):
         own = [key for key in table if key in kind.model_fields and key not in model.model_fields]
         if own:
@@ -109,7 +109,7 @@ def _refuse_other_kind(model: type[Experiment], file: Path | None, table: dict[s
 
 
 def _parsed(model: type[BaseModel], words: list[str], table: dict[str, Any]) -> dict[str, Any]:
-    """Parse flags, which override `table`, into a table; environment variables are not read."""
+    """Parse the flags in `words` into a table, which later overrides `table`; environment variables are not read."""
     parsed, seen = dict[str, Any](), set[str]()
     for word, given, text in _given(words):
         info, key = _named(model, given, text)
@@ -124,7 +124,7 @@ def _parsed(model: type[BaseModel], words: list[str], table: dict[str, Any]) -> 
 
 
 def _given(words: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield each flag as it is written, its key, and the text of its value."""
+    """Yield each flag as the user wrote it, its key, and the text of its value."""
     rest = iter(words)
     for word in rest:
         if not word.startswith("--"):
@@ -140,7 +140,7 @@ def _given(words: list[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _named(model: type[BaseModel], key: str, text: str) -> tuple[FieldInfo | None, str]:
-    """Return the field at a key, or None, and the key; `.name` is added if `text` names a class."""
+    """Return the field at `key`, or None, and the key, with `.name` appended if `text` is the name of a class."""
     info = _field(model, key)
     classes = [] if info is None or is_list(info) else field_classes(info)
     has_name = [cls for cls in classes if "name" in cls.fields]
@@ -150,7 +150,7 @@ def _named(model: type[BaseModel], key: str, text: str) -> tuple[FieldInfo | Non
 
 
 def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
-    """Return the field at a dotted key, of the first section that has it; None if absent, or inside a list."""
+    """Return the field at a dotted key, from the first class that has it; None if it is unknown or in a list."""
     owner, _, name = key.rpartition(".")
     kinds: list[Any] = [model]
     for part in owner.split(".") if owner else ():
@@ -180,7 +180,7 @@ def _at(table: Any, key: str) -> Any:
 
 
 def _value(key: str, info: FieldInfo | None, text: str) -> Any:
-    """Parse the text of a flag: a list or table where the field is one, else the text; None for `none`."""
+    """Parse the value of a flag: to a list or a table if the field holds one, None for `none`, else the text itself."""
     if info is None:
         return from_flag(text)
     kind = getattr(info.annotation, "__origin__", None)

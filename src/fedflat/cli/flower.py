@@ -33,7 +33,7 @@ DigestOption = Annotated[list[str], typer.Option(help="Digest of an app that may
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command` a flag for each of the `SETTINGS`; it receives their values by key as `settings`."""
+    """Give `command` a flag for each of the `SETTINGS`; its argument `settings` receives their values by key."""
 
     @wraps(command)
     def called(**given: Any) -> None:
@@ -205,12 +205,12 @@ def run_superexec(context: typer.Context, app_digest: DigestOption) -> None:
 
 @app.command("login")
 def log_in(
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Address of its control API, e.g. 127.0.0.1:8000.")],
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Address of the control API, e.g. 127.0.0.1:8000.")],
     control_secret_file: Annotated[Path, typer.Option(help="File with the secret of the SuperLink.")],
 ) -> None:
     """Store the secret of a SuperLink's control API for the `flwr` commands of this user.
 
-    It is stored in $FLWR_HOME, in a file that only this user can read.
+    The secret is stored in $FLWR_HOME, in a file that only this user can read.
 
     fedflat flower login 127.0.0.1:8000 --control-secret-file /etc/fedflat/control.secret
     """
@@ -227,7 +227,7 @@ def roll_back(
     """Return a stopped federation to an earlier checkpoint, for example before a client damaged the model.
 
     Later checkpoints, the model and its result are renamed and ignored; nothing is deleted. The same command as before
-    resumes from the checkpoint. Clients keep their records of each of these checkpoints and resume, too.
+    resumes from the checkpoint. Clients keep their records of the last three checkpoints, so they resume, too.
 
     fedflat flower rollback runs/first --to-round 12
     """
@@ -298,7 +298,7 @@ def write_unit_files(
 ) -> None:
     """Write sandboxed systemd units for SuperLink, SuperExec and a SuperNode that runs only one app.
 
-    They expect this package in /opt/fedflat, keys in /etc/fedflat and a user fedflat: docs/deploy.md.
+    The units expect this package in /opt/fedflat, keys in /etc/fedflat and a user fedflat: docs/deploy.md.
 
     fedflat flower units units
     """
@@ -339,7 +339,7 @@ def _flower_imports() -> Iterator[None]:
 
 
 def event_lines(event: dict[str, Any]) -> list[str]:
-    """Return an event as a line, and a line for every client that is missing or waited for."""
+    """Return one line for the event, and one for every client that is missing or has not answered yet."""
     words = [f"{event['time'][11:19]} {event['event']}"]
     for key, value in event.items():
         if key not in ("time", "event", "missing", "waiting", "counted"):

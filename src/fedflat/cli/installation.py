@@ -1,4 +1,4 @@
-"""The commands on an installation and on code added to it: `methods`, `doctor`, `new` and `check-method`."""
+"""The commands about the installation and about users' own code: `methods`, `doctor`, `new` and `check-method`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .flag_names import method_names
 if TYPE_CHECKING:
     from ..core.method import Method
 NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
-KINDS = {  # by kind: the name of the example in the template, and the commands for a copy
+KINDS = {  # by kind: the name of the example in the template, and the commands that try a copy of it
     "method": ("FedExample", "fedflat check-method {file}:{name}\nfedflat run --method {file}:{name} --rounds 20"),
     "model": ("example", "fedflat run --model {file}:{name} --rounds 20"),
     "data": ("example", "fedflat run --data.name {file}:{name} --data.clients 10 --rounds 20"),
@@ -36,7 +36,7 @@ def methods(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="A method, e.g. FedSMOO; case, - and _ are ignored. The file of your own, my.py:Mine, is run.",
+            help="A method, e.g. FedSMOO; case, - and _ are ignored. Or your own, my.py:Mine; that file is then run.",
             autocompletion=method_names,
         ),
     ] = None,
@@ -116,7 +116,7 @@ def _print_installation() -> None:
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:
-    """Return the packages that fedflat needs, and those of each extra, from its metadata."""
+    """Return the packages that fedflat needs, and the packages of each extra, from the metadata of fedflat."""
     from importlib.metadata import PackageNotFoundError, requires
 
     from packaging.requirements import Requirement
@@ -163,7 +163,7 @@ def check_method(
         str, typer.Argument(metavar="METHOD", help="my_method.py:MyMethod, package.module:MyMethod or a name.")
     ],
 ) -> None:
-    """Check the promises of every method: shapes, stacks, checkpoints, ranges, annotations.
+    """Check that a method keeps every promise that fedflat relies on: shapes, stacks, checkpoints, ranges, annotations.
 
     fedflat check-method fed_mine.py:FedMine
 
@@ -186,7 +186,7 @@ def check_method(
 
 
 def _problem(check: Callable[[Method], None], method: Method) -> str | None:
-    """Return in one line how `method` breaks the promise of `check`; None if it keeps it."""
+    """Return in one line how `method` breaks the promise that `check` tests; None if the method keeps the promise."""
     from ..core.user_code import class_title, method_errors_named
 
     try:
@@ -196,7 +196,7 @@ def _problem(check: Callable[[Method], None], method: Method) -> str | None:
         text = str(error).splitlines()[0] if str(error) else ""
         if isinstance(error, BrokenPromiseError | InputError):
             return text.removeprefix(f"method {class_title(type(method))}: ")
-        file = inspect.getsourcefile(type(method))  # of the error, if it was raised there, the line is named
+        file = inspect.getsourcefile(type(method))  # if the error was raised in this file, its line is named
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
         return f"{type(error).__name__}: {text}" + (f" (line {lines[-1]})" if lines else "")
     return None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..metrics.features import FeatureMap
     from ..metrics.flatness.surface import Surface
 
-LONG = 20.0  # seconds of work from which an estimate is printed
+LONG = 20.0  # seconds; an estimate is printed for work that takes longer
 
 
 def landscape(
@@ -71,7 +71,7 @@ def landscape(
     shows the plane through three models.
 
     Directions are random and filter-normalised (Li et al., 2018), drawn once for all models. Writes landscape.html,
-    its figures as SVG, and the numbers (surfaces/*.npz, landscape.json). Finished surfaces are kept:
+    its figures as SVG, and their data (surfaces/*.npz, landscape.json). Finished surfaces are kept:
     the same command continues after Ctrl-C.
     """
     from ..experiments.landscapes import SurfaceSettings, feature_task, plane_task, surface_tasks
@@ -93,7 +93,7 @@ def landscape(
 
 @contextmanager
 def _flags_named() -> Iterator[None]:
-    """Replace the name of a setting at the start of an error by the name of its flag, inside the block."""
+    """Replace the name of a setting at the start of an error message by its flag, for errors in the block."""
     try:
         yield
     except InputError as error:
@@ -102,7 +102,7 @@ def _flags_named() -> Iterator[None]:
 
 
 def _draw(console: Console, tasks: Sequence[SurfaceTask[Any]], runs: Sequence[ShownRun], folder: Path) -> None:
-    """Compute the missing pictures, and write page, figures and numbers to `folder`."""
+    """Compute the missing pictures, and write the page, the figures and their data to `folder`."""
     from ..experiments.landscapes import notes_on, title_of, write_index
     from ..metrics.features import FeatureMap
     from ..metrics.flatness.surface import Surface
@@ -120,7 +120,7 @@ def _draw(console: Console, tasks: Sequence[SurfaceTask[Any]], runs: Sequence[Sh
 
 
 def _computed(console: Console, tasks: Sequence[SurfaceTask[Any]], steps: int) -> list[Computed]:
-    """Compute the pictures with a bar over `steps` points, and print a line for each."""
+    """Compute the pictures, show a progress bar over all `steps` points, and print one line per picture."""
     from ..experiments.landscapes import compute
 
     computed = []
@@ -143,7 +143,7 @@ def _in_short(picture: Surface | FeatureMap) -> str:
 
 
 class _PointProgress:
-    """A bar over the points of all pictures; prints an estimate once if they take long."""
+    """A progress callback: moves one bar over the points of all pictures, and prints a time estimate once."""
 
     def __init__(self, console: Console, bar: Progress, steps: int) -> None:
         self._console, self._bar, self._steps = console, bar, steps
@@ -159,7 +159,7 @@ class _PointProgress:
             self._print_estimate((now - self._first) / (done - 1))
 
     def _print_estimate(self, seconds: float) -> None:
-        """Print, the first time only, how long all points take at `seconds` each."""
+        """Print the time that all points take at `seconds` each, if it is long; do nothing after the first call."""
         total = seconds * self._steps
         if not self._is_estimated and total > LONG:
             size, unit = next(((n, unit) for n, unit in ((3600, "h"), (60, "min")) if total >= 2 * n), (1, "s"))

@@ -43,7 +43,7 @@ def prepare_source(
 
     fedflat data prepare cifar10 --data-dir DATA        (DATA/cifar10 holds parquet, or the original archive)
 
-    Without this command, the first run that uses the set does it.
+    Without this command, the first run that uses the set does the same.
     """
     from ..data.sources import known_source
     from ..files import cache_folder
@@ -127,7 +127,7 @@ def prepare_model(
         str | None, typer.Option(help="With --hub: commit to fetch; default the one fetched last.")
     ] = None,
 ) -> None:
-    """Fetch a pretrained model, or print the commit of it on this machine.
+    """Fetch a pretrained model, or print which commit of the model this machine has.
 
     fedflat prepare-model hub:google/vit-base-patch32-224-in21k --hub
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..experiments.spec import RunSpec
     from ..metrics.protocols import Protocol
 
-PATIENCE = 20  # seconds between lines on a measure; a shorter one has no line
+PATIENCE = 20  # seconds between lines about a measure; a measure that takes less time has no line
 # Metrics of a round that all methods share.
 SHARED = {
     "test_accuracy",
@@ -43,7 +43,7 @@ COUNTS = ("attackers", "clipped", "refused")  # numbers of clients
 def watcher(
     console: Console, runs: Sequence[RunSpec], protocol: Protocol = "last"
 ) -> AbstractContextManager[RunObserver]:
-    """Return an observer of `runs` that draws a bar on a terminal, else prints lines; `protocol` picks the accuracy."""
+    """Return an observer of `runs`: a bar on a terminal, else printed lines; `protocol` selects the accuracy shown."""
     return Bar(console, runs, protocol) if console.is_terminal else nullcontext(Lines(console, runs, protocol))
 
 
@@ -96,7 +96,7 @@ class Bar(Results, AbstractContextManager[RunObserver]):
 
 
 class Lines(Results):
-    """A line for every start, quarter and end of a run."""
+    """Prints a line after each quarter of a run, at its end, and while a measure takes long."""
 
     def __init__(self, console: Console, runs: Sequence[RunSpec], protocol: Protocol = "last") -> None:
         super().__init__(console, runs, protocol)
@@ -127,7 +127,7 @@ class Lines(Results):
 
 
 def state(result: Round) -> str:
-    """Format the accuracy after a round, the loss in it, and the method's own numbers, such as FedGF's c."""
+    """Format the accuracy after a round, the training loss in it, and the method's own metrics, such as FedGF's c."""
     accuracies = {kind: result.metrics.get(f"{kind}_accuracy") for kind in ("test", "validation")}
     parts = [f"{kind} accuracy {100 * value:.1f} %" for kind, value in accuracies.items() if value is not None]
     if "test_accuracy_iterate" in result.metrics:
@@ -141,5 +141,5 @@ def state(result: Round) -> str:
 
 
 def _short(value: float) -> str:
-    """Format with two decimal places, or, if these would be zeros, with one significant digit."""
+    """Format `value` with two decimal places, or with one significant digit if the decimal places would be zeros."""
     return f"{value:.1g}" if 0 < abs(value) < 0.005 else f"{value:.2f}"

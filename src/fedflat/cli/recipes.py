@@ -50,7 +50,7 @@ def list_recipes(
 
 @app.command("show")
 def show_recipe(name: RecipeArgument, cell: CellOption = None, calibrate: CalibrateOption = False) -> None:
-    """Show one recipe: its contents, notes, the paper's numbers, and its cells with their cost."""
+    """Show one recipe: its contents, notes, the paper's results, and its cells with their cost."""
     from ..experiments.recipe import find_recipe
     from ..reports.plans import cell_table, recipe_lines
 
@@ -72,7 +72,7 @@ def run_recipe(
     jobs: JobsOption = "1",
     dry_run: Annotated[bool, typer.Option(help="Print cells and cost, from 20 measured steps; train nothing.")] = False,
 ) -> None:
-    """Run the cells of a recipe, and print our numbers beside the paper's.
+    """Run the cells of a recipe, and print their results beside the paper's.
 
     fedflat recipes run fedsmoo/table1 --cell cifar10,dirichlet-0.1 --scale 0.02 --data-dir DATA
 
@@ -110,13 +110,13 @@ def run_recipe(
 
 
 def _changes(scale: float, flags: list[str]) -> list[str]:
-    """Return notes on the settings that the user changed, so that they are not the paper's."""
+    """Return notes on the settings that the user changed from those of the recipe."""
     notes = [] if scale == 1 else [f"Ran {scale:.3g} of the paper's rounds: its numbers cannot be compared with these."]
     return notes + ([f"Settings of the recipe changed by flags: {' '.join(flags)}"] if flags else [])
 
 
 def _show_partitions(console: Console, cells: dict[Cell, StudySpec], folder: Path) -> None:
-    """Print and write the facts and the heat map of every cell's split."""
+    """Print and write the statistics and the heat map of every cell's split."""
     from ..experiments.spec import federated_data
     from ..reports.plans import shade_map, split_lines, write_partition
 

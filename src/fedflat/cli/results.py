@@ -41,7 +41,7 @@ def report(
 
     The report of a study has every finished run in its folder and is written there; the report of several studies or
     runs is written to runs/report-HASH, where HASH identifies the runs. Runs may differ in any setting: labels of rows
-    show the differences, and each row is compared with the baseline's run of the same other settings.
+    show the differences, and each row is compared with the run of the baseline that has the same other settings.
 
     fedflat report runs/digits
 
@@ -116,7 +116,7 @@ def flatness(
     show_measures: Annotated[bool, typer.Option("--list", help="List the measures with their settings.")] = False,
     code: AllowCodeOption = False,
 ) -> None:
-    """Measure the flatness of models of runs, each measure with its protocol and its error.
+    """Measure the flatness of the models of runs; show the error and the protocol of each measure.
 
     fedflat flatness runs/digits --measure eigenvalues --measure trace --measure '{"name": "sharpness", "rho": 0.1}'
 
@@ -188,7 +188,7 @@ def verify(
 
 
 def verdicts(folder: Path) -> Iterator[Verdict]:
-    """Check the files of a folder, each with its problem if it has one. Raises InputError for an unknown folder."""
+    """Check the files of a folder; yield a verdict on each. Raises InputError for a folder of an unknown kind."""
     from ..data import cache
     from ..experiments.tuning import SETTINGS
     from ..experiments.verification import Verdict, verify_run, verify_search, verify_study

@@ -64,7 +64,7 @@ DryRunOption = Annotated[
 
 
 def number_of_jobs(text: str) -> Jobs:
-    """Parse the value of --jobs; a wrong text is refused where it is used."""
+    """Parse the value of --jobs; a text that is no number is returned unchanged, to be checked where it is used."""
     return int(text) if text.isdecimal() else cast("Jobs", text)
 
 
@@ -136,7 +136,7 @@ def run(
 def _launch(number: int, restarts: int, grace: int, words: Sequence[str]) -> None:
     """Run `python -m fedflat WORDS` in `number` ranks of torchrun, on this machine.
 
-    Raises InputError for numbers that cannot work; if ranks fail, typer.Exit with the code of the first that failed.
+    Raises InputError for a number that is too small, and typer.Exit if ranks fail, with the exit code of the first one.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -162,7 +162,7 @@ def _launch(number: int, restarts: int, grace: int, words: Sequence[str]) -> Non
             with meeting_place(folder):
                 elastic_launch(config, sys.executable)("-m", "fedflat", *words)
     except ChildFailedError as error:  # torch's own report is not shown
-        # Report the first cause: ranks that torchrun ended (SIGTERM), and those that lost the others, come last.
+        # Report the first cause: ranks that torchrun ended (SIGTERM), or that lost another rank, come last.
         rank, failure = min(
             error.failures.items(), key=lambda one: (one[1].exitcode == -signal.SIGTERM, one[1].exitcode >= 0)
         )

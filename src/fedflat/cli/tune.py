@@ -37,7 +37,7 @@ def tune(
     The file describes a study and has a section \[tune]: numbers of configurations and rounds, seeds, and the box of
     values of each method. Every method tries the same number of configurations; after each number of rounds the worse
     ones are dropped. The test set is not used. The folder gets ledger.json and curves.csv, with every configuration and
-    its validation curve, and winners.toml: `fedflat compare FOLDER/winners.toml --out ...` compares the winners by
+    its validation curve, and winners.toml: `fedflat compare FOLDER/winners.toml --out ...` compares the winners with
     other seeds.
 
     The same command resumes a stopped search.
@@ -136,7 +136,7 @@ def best(
     Settings of methods and of local training (client.*) are chosen separately for each problem, such as a partition or
     model of the grid; with several problems, their studies are chosen-1.toml, chosen-2.toml, ... The accuracy is the
     mean over the last evaluations of a run and over the seeds. The study needs data.validation. Compare the chosen
-    settings by seeds that were not used to choose: `fedflat compare chosen.toml --seeds 10 --seeds 11 --seeds 12`.
+    settings with seeds that were not used to choose: `fedflat compare chosen.toml --seeds 10 --seeds 11 --seeds 12`.
     """
     from ..experiments.studies import stored_study
     from ..experiments.tuning import choices, chosen_study
@@ -165,7 +165,7 @@ def best(
 
 
 def _best_table(choices: list[RankedSettings]) -> Table:
-    """Return a table of the best settings of each method, and their lead over the next ones."""
+    """Return a table of the best settings of each method, and their lead over the second best settings."""
     from ..experiments.settings_tables import variants
     from ..reports.text_table import text_table
 

@@ -1,4 +1,4 @@
-"""Samples and labels as tensors, from users' arrays and dataset objects; none of their libraries is imported.
+"""Samples and labels as tensors, from users' arrays and dataset objects, whose libraries are not imported.
 
 A dataset object is recognised by its attributes: one with `column_names` has columns and gives rows as dictionaries,
 as Hugging Face's `datasets.Dataset` does; one with a length and numbered items (x, y) is map-style, as torch's are.
@@ -25,7 +25,7 @@ from .numbers import Array, alike, check_kind, is_table, sample_tensor
 from .types import Index
 
 AXES: dict[Kind, tuple[int, ...]] = {"classification": (1,), "multi-label": (2,), "regression": (1, 2)}
-ITEMS = 64  # most items read again, 33 the fewest: a transform that changes one in ten is missed once in 600 times
+ITEMS = 64  # items read again: 33 to 64, or all of fewer; a random change of one in ten is missed about once in 600
 Columns = tuple[str, str]  # the names of the samples' and the labels' columns
 
 
@@ -48,7 +48,7 @@ def samples_and_labels(
 
 
 def check_shapes(x: tuple[int, ...], y: tuple[int, ...], who: str, task: Kind) -> None:
-    """Raise InputError, naming `who`, unless samples of shape `x` and labels of shape `y` fit together and a task."""
+    """Raise InputError, naming `who`, unless the shapes `x` of samples and `y` of labels fit each other and `task`."""
     if y and not y[0]:
         raise InputError(f"data: {who} has no sample")
     shapes = {"classification": "(n,)", "multi-label": "(n, labels)", "regression": "(n,) or (n, k)"}
@@ -62,9 +62,10 @@ def check_shapes(x: tuple[int, ...], y: tuple[int, ...], who: str, task: Kind) -
 def stored_parts(
     parts: Mapping[str, tuple[Tensor, Array]], task: Kind, how: Labelling
 ) -> tuple[dict[str, tuple[Tensor, Tensor]], int, tuple[str, ...]]:
-    """Return samples and labels of several parts as they are stored, the number of scores, and the names of classes.
+    """Convert the samples and labels of several parts to the stored form.
 
-    Raises InputError, naming the part, for parts that differ in their kind of numbers or labels, and as `task_labels`.
+    Return them by part, with the number of model outputs and the names of classes. Raises InputError, naming the part,
+    for parts that differ in their kind of numbers or labels, and as `task_labels` does.
     """
     first = next(iter(parts))
     for part, pair in parts.items():
@@ -92,7 +93,7 @@ def pair_of(data: Any, who: str, columns: Columns | None = None) -> tuple[Any, A
 
 
 def refuse_other_order(x: Any, y: Any, who: str) -> None:
-    """Raise InputError if x and y name the same rows in two orders, as parts of one shuffled DataFrame may."""
+    """Raise InputError if x and y have the same index in different orders, for example if only one was shuffled."""
     one, other = (getattr(part, "index", None) if hasattr(part, "to_numpy") else None for part in (x, y))
     if one is None or other is None or len(one) != len(other) or list(one) == list(other):
         return
@@ -122,7 +123,7 @@ def _is_item(part: Any) -> bool:
 
 
 def _axes(value: Any) -> int:
-    """Return the number of dimensions; 0 of a number or a text."""
+    """Return the number of dimensions: 0 for a number or a text, 1 for a list or a picture."""
     return 1 if isinstance(value, list | tuple) or hasattr(value, "getbands") else getattr(value, "ndim", 0)
 
 
@@ -132,7 +133,7 @@ def has_columns(dataset: Any) -> bool:
 
 
 def read_columns(dataset: Any, names: Sequence[str], who: str) -> list[list[Any]]:
-    """Return the values of some columns, row by row. Raises InputError for a column that does not exist."""
+    """Return one list of values for each of the columns `names`. Raises InputError for a column that does not exist."""
     known = dataset.column_names
     if isinstance(known, dict):
         raise InputError(f"data: {who} has several parts ({_listed(known)}); give one, such as dataset['train']")
@@ -148,7 +149,7 @@ def read_columns(dataset: Any, names: Sequence[str], who: str) -> list[list[Any]
 
 
 def read_items(dataset: Any, who: str) -> tuple[list[Any], list[Any]]:
-    """Read the samples and labels of a map-style dataset. Raises InputError if it is none, or an item is no pair."""
+    """Read samples and labels of a map-style dataset. Raises InputError for other data, or an item that is no pair."""
     if isinstance(dataset, np.ndarray | Tensor):
         raise InputError(f"data: {who} has x of shape {tuple(dataset.shape)} and no y; give the labels, too")
     if hasattr(dataset, "dataset") and hasattr(dataset, "collate_fn"):
@@ -177,7 +178,8 @@ def read_items(dataset: Any, who: str) -> tuple[list[Any], list[Any]]:
 def stacked(samples: Sequence[Any], who: str) -> Tensor:
     """Stack the samples along a new first axis; pictures of Pillow have their channels first.
 
-    Raises InputError, naming `who` and the number of the sample, if one is no array or has another shape.
+    Raises InputError, naming `who` and the number of the sample, if a sample is no array, or its shape or
+    kind of numbers differs from that of the first sample.
     """
     found: list[Tensor] = []
     for i, sample in enumerate(samples):
@@ -192,7 +194,7 @@ def stacked(samples: Sequence[Any], who: str) -> Tensor:
 
 
 def groups(values: Any, what: str, number: int) -> tuple[Index, tuple[str, ...]]:
-    """Return the domain or user of each of `number` samples as a number, and the names in the order of the numbers.
+    """Return the domain or user of each of `number` samples as an id, and the names in the order of the ids.
 
     Raises InputError, naming `what`, for another number of values, or a name that is not printable.
     """
@@ -216,7 +218,7 @@ def _listed(names: Any) -> str:
 
 
 def warn_if_random(read: Callable[[int], Sequence[Any]], items: Sequence[Sequence[Any]], who: str) -> None:
-    """Warn, naming `who`, if `read` returns other items than `items`. Random states are restored.
+    """Warn, naming `who`, if `read` returns other values than some of `items` have. Random states are restored.
 
     A dataset is read once, so a random transform in it would be frozen.
     """

@@ -25,16 +25,16 @@ from ..files import cache_folder, create_folder, flush_folder, read_json, system
 from .readers.untrusted_files import open_regular
 
 FORMAT = 2
-DESCRIPTION = "set.json"  # written last; an entry without it does not exist
+DESCRIPTION = "set.json"  # written last; an entry without this file counts as missing
 ARRAY = re.compile(r"[\w-]+\.npy")
 ENTRY = re.compile(r"\w+-[0-9a-f]{12}")  # names of entries: the data set's name, and a `key`
 TEMPORARY = re.compile(r"\.tmp-fedflat-([\w-]+)-[0-9a-f]{16}")  # folders of incomplete entries
 
 
 def key(folder: Path, **settings: Any) -> str:
-    """Twelve hexadecimal digits that depend on the folder of the files and on how they are read.
+    """Return twelve hexadecimal digits that depend on the folder of the files and on the `settings` of reading them.
 
-    The files' contents do not count: changed files replace the entry instead of adding a second one.
+    The contents of the files have no influence: changed files replace the entry instead of adding a second one.
     """
     text = json.dumps([str(folder.resolve()), settings], sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -55,7 +55,7 @@ class SourceFiles:
 
     @cached_property
     def content(self) -> str:
-        """A digest of the names and the contents, for which all files are read once."""
+        """Digest of the names and the contents of the files; the first use of this property reads all files."""
         sums = [[str(path.relative_to(self.folder)), _checksum(path)] for path in self.paths]
         return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
 
@@ -121,8 +121,8 @@ class Entry:
 def entry(name: str, sources: SourceFiles, build: Callable[[Writer], None]) -> Entry:
     """Return the entry `name` of the cache; make it by `build` if it is missing, damaged or made from other contents.
 
-    An entry appears complete or not at all, and its checksums are compared whenever it is opened. An entry made from
-    the same contents is used, whatever the files' times; one made from other contents is replaced.
+    Other processes see a complete entry or none, and the checksums are compared whenever an entry is opened. An entry
+    from the same contents is used even if modification times differ; an entry from other contents is replaced.
     """
     folder = cache_folder() / name
     found = open_entry(folder)
@@ -154,7 +154,7 @@ def open_entry(folder: Path) -> Entry | None:
 def check(folder: Path) -> list[tuple[str, str]]:
     """Return (name, problem) of every entry in the cache folder `folder`; the problem of a sound entry is empty.
 
-    The list includes folders of interrupted conversions, but not those of conversions that are running.
+    The list includes folders of interrupted conversions, but not folders of conversions that are running.
     """
     found = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -207,7 +207,7 @@ def _write_description(folder: Path, description: dict[str, Any]) -> None:
 
 
 def _record_times(found: Entry, sources: SourceFiles) -> None:
-    """Record new times of unchanged files, if the cache can be written, so that contents are not compared again."""
+    """Record new modification times of unchanged files, so that contents are not compared again; ignore a failure."""
     if found.description["sources"]["files"] == sources.files:
         return
     updated = found.description | {"sources": {"files": sources.files, "content": sources.content}}
@@ -217,7 +217,7 @@ def _record_times(found: Entry, sources: SourceFiles) -> None:
 
 
 def _make(folder: Path, sources: SourceFiles, build: Callable[[Writer], None]) -> None:
-    """Convert the files in a temporary folder and move it to `folder`."""
+    """Make the entry in a temporary folder, and move this folder to `folder`."""
     temporary = folder.with_name(f".tmp-fedflat-{folder.name}-{secrets.token_hex(8)}")
     with _writing(folder.parent):
         temporary.mkdir()  # its mode follows the user's umask
@@ -234,9 +234,9 @@ def _make(folder: Path, sources: SourceFiles, build: Callable[[Writer], None]) -
 
 
 def _replace(temporary: Path, folder: Path, sources: SourceFiles) -> None:
-    """Move the new entry to its place; a process that has mapped the old one keeps it.
+    """Move the new entry to `folder`; a process that has mapped the arrays of the old entry can still read them.
 
-    Where the file system has no locks, another process may have made the same entry, which is as good.
+    On a file system without locks, another process may have made the same entry already; that entry is kept.
     """
     old = folder.with_name(f".tmp-fedflat-{folder.name}-{secrets.token_hex(8)}")
     if folder.exists():
@@ -269,9 +269,9 @@ def _unfinished(path: Path) -> str | None:
 
 @contextmanager
 def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, operation: int = fcntl.LOCK_EX) -> Iterator[bool]:
-    """Hold the lock of an entry, so that one process makes it and others wait.
+    """Hold the lock of an entry in the block, so that one process makes the entry and other processes wait.
 
-    Yields False without the lock: the file system has no locks, or with LOCK_NB another process holds it.
+    Yields False if there is no lock: the file system has none, or, with LOCK_NB, another process holds it.
     """
     with _writing(folder.parent):
         path = folder.with_name(f".{folder.name}.lock")
@@ -303,7 +303,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _checksum(path: Path, flush: bool = False) -> str:
-    """Return the SHA-256 of a file. With `flush` its content is on disk when this returns."""
+    """Return the SHA-256 of a file; with `flush`, wait until its content is on disk."""
     with open_regular(path) as file:
         if flush:
             os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Conversion of the parts that a reader gives to the arrays of a cache entry, in the form that users choose.
+"""Conversion of the parts that a reader returns into the arrays of a cache entry, in the form that users choose.
 
 Texts become token numbers: by a vocabulary of words, or by the tokenizer of a pretrained model.
 """
@@ -35,7 +35,7 @@ WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 LENGTH = 128  # tokens of a text, unless another length is given
 FILE, CONFIG = "tokenizer.json", "config.json"
 MAX_BYTES = 2**28
-LARGEST = 2**31 - 1  # token number, an int32
+LARGEST = 2**31 - 1  # the largest token number, as an int32
 # Generous: the tokenizers in use read a million characters per second on one core.
 SECONDS, CHARACTERS_PER_SECOND = 60.0, 20_000
 MEMORY = 4 * 2**30  # bytes
@@ -47,7 +47,7 @@ def words(text: str) -> list[str]:
 
 
 def build_vocabulary(texts: Iterable[str], size: int) -> tuple[str, ...]:
-    """Return padding, unknown, and the most frequent words of `texts`: at most `size` entries, ties alphabetical."""
+    """Return padding, unknown, and the most frequent words of `texts`, ties by alphabet: at most `size` entries."""
     counts = Counter(word for text in texts for word in words(text))
     frequent = sorted(counts, key=lambda word: (-counts[word], word))
     return (PADDING, UNKNOWN, *frequent[: size - 2])
@@ -122,13 +122,13 @@ def _reason(ended: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def tokenizer_of(folder: str | None) -> Tokenizer | None:
-    """Return the tokenizer in a folder, if one is named."""
+    """Return the tokenizer in `folder`; None without a folder."""
     return None if folder is None else Tokenizer(folder)
 
 
 @dataclass(frozen=True)
 class SampleFormat:
-    """The form in which samples are stored: size of photographs, length and tokenizer of texts; None is the default."""
+    """The form in which samples are stored: size of photographs, length and tokenizer of texts (None: the default)."""
 
     image_size: int | None = None  # pixels that photographs are resized to
     text_length: int | None = None  # tokens; longer texts are cut, shorter ones padded
@@ -141,7 +141,7 @@ class SampleFormat:
 
     @property
     def text_key(self) -> tuple[object, ...]:
-        """Part of the key of converted texts in the cache, beside their length."""
+        """The tokenizer's part of the key of converted texts in the cache; empty without a tokenizer."""
         return () if self.tokenizer is None else (self.tokenizer.digest, self.tokenizer.padding)
 
     def refuse_image_size(self, why: str) -> None:
@@ -150,7 +150,7 @@ class SampleFormat:
             raise InputError(f"data.image_size = {self.image_size} goes with photographs{why}")
 
     def refuse_text_options(self) -> None:
-        """Raise InputError if an option for texts is given: the samples are not texts."""
+        """Raise InputError if an option for texts is given, because the samples are not texts."""
         if self.tokenizer is not None:
             raise InputError("data.tokenizer goes with texts, and this set has none; leave it out")
         if self.text_length is not None:
@@ -159,11 +159,11 @@ class SampleFormat:
             )
 
 
-OWN_FORMAT = SampleFormat()  # the default of a set
+OWN_FORMAT = SampleFormat()  # the default of every data set
 
 
 def write_labels(writer: Writer, what: str, part: str, content: Part, classes: int) -> None:
-    """Write the class indices of a part. Raises InputError for an empty part, and one outside 0..classes - 1."""
+    """Write the class indices of a part. Raises InputError for an empty part or an index outside 0..classes - 1."""
     labels = content.labels
     if not len(labels):
         raise InputError(f"data: {what} has no samples")
@@ -174,10 +174,11 @@ def write_labels(writer: Writer, what: str, part: str, content: Part, classes: i
 
 
 def write_own_labels(writer: Writer, parts: Mapping[str, Part]) -> None:
-    """Write the labels of a user's own files unchanged; texts as numbers in sorted order, with the list of texts.
+    """Write the labels of a user's own files: numbers unchanged, texts as indices into the sorted list of texts.
 
-    If files declare the names of class numbers, their count is the number of classes. Raises InputError
-    for other numbers, and if one part has texts and another numbers.
+    The metadata get this list, or the names of class numbers that the files declare; the number of declared names is
+    the number of classes. Raises InputError for a class number without a declared name, for NaN and infinity, and if
+    one part has texts and another numbers.
     """
     labels, names = named({part: content.labels for part, content in parts.items()}, "label")
     declared = {content.class_names for content in parts.values()}
@@ -224,7 +225,8 @@ def write_texts(writer: Writer, parts: Mapping[str, Part], size: int, form: Samp
 def write_groups(writer: Writer, parts: Mapping[str, Part]) -> None:
     """Write domains and users as numbers in the order of their names, the same numbers in all parts that have them.
 
-    A test set may have none: it is shared. Raises InputError for names that do not fit into a table.
+    A test set may lack them, because it is not split over clients. Raises InputError for names that do not fit into a
+    table.
     """
     for group in ("domain", "user"):
         columns = {part: column for part, content in parts.items() if (column := getattr(content, group)) is not None}

@@ -1,4 +1,4 @@
-"""Descriptions of data sets, and how one is loaded from its files."""
+"""Descriptions of data sets, and the loading of a data set from its files."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class LoadedDataset:
 
     train: SampleArrays
     test: SampleArrays | None
-    classes: int  # 0: labels are those of the files; task and options decide what they mean
+    classes: int  # 0: labels are still those of the files; task and options decide their meaning
     preparation: Preparation = Preparation()
     domains: tuple[str, ...] = ()
     vocabulary: tuple[str, ...] = ()
     contents: str | None = None  # a digest of all samples
     task: Kind = "classification"
-    class_names: tuple[str, ...] = ()  # of the class indices; if `classes` is 0, the texts that labels number
+    class_names: tuple[str, ...] = ()  # by class index; if `classes` is 0, the texts that labels are indices of
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -75,7 +75,7 @@ class HubRepository:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundDataset:
-    """The facts that the samples themselves state."""
+    """A description of a data set that was read off its samples."""
 
     classes: int
     shape: tuple[int, ...]  # of one sample
@@ -84,7 +84,7 @@ class FoundDataset:
     vocabulary_size: int = 0  # 0 unless samples are token numbers
 
     def sample_shape(self, form: SampleFormat = OWN_FORMAT) -> tuple[int, ...]:
-        """Return the shape of one sample; it already has its form."""
+        """Return the shape of one sample; the samples already have their form, so `form` is ignored."""
         return self.shape
 
 
@@ -94,7 +94,7 @@ class BundledDataset(FoundDataset):
 
     summary: str  # one line, with the source
     read: Callable[[], LoadedDataset]
-    where: str  # where it comes from, in words
+    where: str  # the origin of the data, in words
 
     def sample_shape(self, form: SampleFormat = OWN_FORMAT) -> tuple[int, ...]:
         """Return the shape of one sample. Raises InputError if `form` asks for a size, a length or a tokenizer."""
@@ -112,7 +112,7 @@ class BundledDataset(FoundDataset):
 
 @dataclass(frozen=True)
 class FileDataset:
-    """A data set that the user has as files."""
+    """A data set that is read from files in the user's folder."""
 
     summary: str  # one line, with the source
     classes: int
@@ -123,10 +123,10 @@ class FileDataset:
     vocabulary_size: int = 0  # of texts
     hub: HubRepository | None = None
     domains: tuple[str, ...] = ()
-    folders: tuple[str, ...] = ()  # other names that its folder may have
+    folders: tuple[str, ...] = ()  # other names that the folder of this set may have
 
     def sample_shape(self, form: SampleFormat = OWN_FORMAT) -> tuple[int, ...]:
-        """Return the shape of one sample in that form. Raises InputError for a form that the samples cannot have."""
+        """Return the shape of one sample in `form`. Raises InputError for a form that the samples cannot have."""
         picture = self._picture_shape(form)
         return (form.length,) if picture is None else (picture.channels, picture.size, picture.size)
 
@@ -173,7 +173,7 @@ class FileDataset:
         return len(content) > 0 and all(path.is_file() or path.name in own for path in content)
 
     def _picture_shape(self, form: SampleFormat) -> Shape | None:
-        """Return the shape of the pictures, resized if the form says so; None for texts."""
+        """Return the shape of the pictures, resized if `form` has an image size; None for texts."""
         if self.picture is not None:
             form.refuse_text_options()
         if self.picture is None or not self.picture.resize:
@@ -198,7 +198,7 @@ class FileDataset:
         write_groups(writer, parts)
 
     def _check_sizes(self, name: str, found: Mapping[str, int]) -> None:
-        """Raise InputError if parts are not complete. Other parts than those of the set need the same total."""
+        """Raise InputError if a part is not complete. If the files have other parts, compare only the totals."""
         if found.keys() != self.sizes.keys() and sum(found.values()) == sum(self.sizes.values()):
             return
         for part, expected in self.sizes.items():
@@ -227,7 +227,7 @@ def load_converted(
 ) -> LoadedDataset:
     """Return the samples that `build` writes for these files, mapped into memory; an entry in the cache is reused.
 
-    `how` is what the entry depends on beside the files. Raises InputError as `build` does.
+    `how` has everything that the entry depends on except the files. Raises InputError as `build` does.
     """
     converted = entry(f"{name}-{key(sources.folder, how=how)}", sources, build)
     arrays, facts = converted.arrays, converted.description["facts"]

@@ -1,4 +1,4 @@
-"""Federated data: samples as tensors and clients as index arrays, so that 100,000 clients need no object each."""
+"""Federated data: samples as tensors and clients as index arrays, without one object per client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AT_ONCE = 2**20  # members that are converted to int64 at once
 
 @dataclass(frozen=True, repr=False)
 class FederatedData:
-    """Training samples, which client holds which of them, and a test set.
+    """Training samples, the index of the samples that each client holds, and a test set.
 
     Client i holds the samples `members[offsets[i] : offsets[i + 1]]`; a sample may belong to several
     clients or to none. `members` is int32 where that is enough, because with a million clients it takes most of the
@@ -41,21 +41,21 @@ class FederatedData:
     """
 
     x: Tensor  # (n, *shape)
-    y: Tensor  # (n,) class indices, int64; of other tasks (n, k) floats
+    y: Tensor  # (n,) class indices, int64; for other tasks (n, k) floats
     members: Members  # (sum of sizes,) sample indices, client after client
     offsets: Index  # (clients + 1,)
-    classes: int  # of other tasks: k, the numbers that a model gives for a sample
+    classes: int  # number of classes; for other tasks k, the number of model outputs per sample
     test: tuple[Tensor, Tensor] | None = None  # x (m, *shape), y (m,)
     name: str = "data"
-    partition: str | Partition = "given"  # the scheme that split it, or how it is split, in words
+    partition: str | Partition = "given"  # the scheme that split the data, or a description of the split
     preparation: Preparation = Preparation()
     augmentation: Augmentation | None = None
-    validation: Holdings | None = None  # samples of each client that it does not train on
+    validation: Holdings | None = None  # samples that each client holds but does not train on
     vocabulary: tuple[str, ...] = ()  # of texts: the word of each token number
     contents: str | None = None  # a digest of the samples, if it is known without reading them
     class_names: tuple[str, ...] = ()  # of the class indices; empty if labels came as class indices
     task: Kind = "classification"
-    first: int = 0  # the number of the first client; not 0 for a client's own data, which keep its number
+    first: int = 0  # number of the first client; not 0 for the data of one client alone
 
     def __post_init__(self) -> None:
         """Raise ValueError for an empty client, a label out of range, NaN, or tensors that do not fit together."""
@@ -99,17 +99,18 @@ class FederatedData:
         class_names: tuple[str, ...] | list[str] = (),
         columns: tuple[str, str] | None = None,
     ) -> FederatedData:
-        """Your own data: one `(x, y)` per client, arrays or tensors, x (n_i, *shape), y (n_i,) class indices or names.
+        """Make data from one `(x, y)` per client: arrays or tensors x (n_i, *shape), y (n_i,) class indices or names.
 
-        A client, and `test`, may also be a dataset, as `split` takes one. All have one kind of numbers: uint8,
-        integers or floats.
+        Instead of a pair, a client's data or `test` may be a dataset in a form that `split` accepts. All parts have the
+        same kind of numbers: uint8, integers or floats.
 
         task: "multi-label", for y (n_i, labels) of 0 and 1, or "regression", for y (n_i,) or (n_i, k) of numbers.
-        classes, labels, class_names, columns: as of `split`. validation: share of each client's samples that it does
-        not train on, drawn by `seed`. augment: of pictures, uint8 (n, channels, height, width) or floats, in training.
+        classes, labels, class_names, columns: as in `split`. validation: share of each client's samples that it does
+        not train on, drawn by `seed`. augment: augmentation in training, for pictures: uint8 (n, channels, height,
+        width) or floats.
 
-        Raises ValueError for an empty client, unequal lengths, shapes or kinds of numbers, labels that are missing,
-        leave out numbers or are out of range, and NaN.
+        Raises ValueError for an empty client, unequal lengths, shapes or kinds of numbers, labels that are missing or
+        out of range, a class that only test samples have, and NaN.
         """
         options, how = _own_options(
             classes, validation=validation, augment=augment, labels=labels, class_names=class_names
@@ -140,21 +141,24 @@ class FederatedData:
         labels: Literal["numbers", "names"] = "numbers",
         class_names: tuple[str, ...] | list[str] = (),
     ) -> FederatedData:
-        """Your own data in one piece, split over `clients` clients by `partition` (default: IID).
+        """Split your own data over `clients` clients by `partition` (default: IID).
 
         x, y: arrays, tensors or DataFrames, x (n, *shape), y (n,) class indices, or names of classes. Or x alone: a
             map-style dataset of torch with items (x, y), or a dataset of Hugging Face, whose `columns` then name x and
             y. Pictures of Pillow become uint8 (channels, height, width), which models see scaled to [0, 1].
         task: "multi-label", for y (n, labels) of 0 and 1, or "regression", for y (n,) or (n, k) of numbers; partitions
             by class then do not apply.
-        test: a share of the samples in (0, 0.9], with the classes in proportion and the same for every seed; or a pair
-            (x, y); or another dataset of the same kind.
-        validation: share of each client's samples that it does not train on. augment: of pictures in training.
+        test: a share of the samples in (0, 0.9], with the classes in proportion and the same samples for every seed; or
+            a pair (x, y); or another dataset of the same kind.
+        validation: share of each client's samples that it does not train on.
+        augment: augmentation of pictures in training.
         seed: of the split and of the validation samples.
-        domain, user: of each sample (n,), for the partitions `Domain` and `Natural`; names, numbers or a column's name.
-        labels: "numbers": class indices from 0, all of them; "names": each different label of the training samples is
+        domain, user: domain and user of each sample (n,), as names or numbers, or the name of a column; for the
+            partitions `Domain` and `Natural`.
+        labels: "numbers": class indices from 0 without gaps; "names": each different label of the training samples is
             a class, in the order of numbers or texts. Texts are always names.
-        class_names: all classes in their order, if some of them may have no sample. classes: how many there are.
+        class_names: all classes in their order, if some of them may have no sample.
+        classes: number of classes.
 
         Raises ValueError, naming the argument, for samples that do not fit together and a split that cannot be made.
         """
@@ -167,7 +171,7 @@ class FederatedData:
         return divide(loaded, name, clients, partition or IID(stratified=False), seed, options)
 
     def __repr__(self) -> str:
-        """Name, sizes and partition, without the samples."""
+        """Return name, sizes and partition, without the samples."""
         size = " x ".join(map(str, self.shape))
         kinds = {"classification": "in {} classes", "multi-label": "with {} labels", "regression": "with {} number(s)"}
         labels = kinds[self.task].format(self.classes)
@@ -188,21 +192,21 @@ class FederatedData:
 
     @property
     def sizes(self) -> Index:
-        """Samples per client, (clients,)."""
+        """Number of samples of each client, (clients,)."""
         return np.diff(self.offsets)
 
     @cached_property
     def largest(self) -> int:
-        """The number of samples of the largest client."""
+        """Number of samples of the largest client."""
         return int(self.sizes.max())
 
     def sizes_of(self, clients: Index) -> Index:
-        """Return the numbers of samples of these clients (c,): (c,)."""
+        """Return the number of samples of each of these clients (c,): (c,)."""
         sizes: Index = self.offsets[clients - self.first + 1] - self.starts_of(clients)
         return sizes
 
     def starts_of(self, clients: Index) -> Index:
-        """Return the positions in `members` where the samples of these clients (c,) begin: (c,)."""
+        """Return the position in `members` where the samples of each of these clients (c,) begin: (c,)."""
         starts: Index = self.offsets[clients - self.first]
         return starts
 
@@ -217,7 +221,7 @@ class FederatedData:
         return self.x[own], self.y[own]
 
     def alone(self, i: int) -> FederatedData:
-        """Return the data that client `i` has on its own device: its training samples; it keeps its number."""
+        """Return the data that client `i` has on its own device: its training samples. The client keeps its number."""
         x, y = self.client(i)
         members, offsets = np.arange(len(y)), np.array([0, len(y)])
         return replace(
@@ -233,7 +237,7 @@ class FederatedData:
         return self.x.index_select(0, samples.flatten()).view(*samples.shape, *self.shape)  # 20 times as fast as [...]
 
     def counts(self) -> Index:
-        """Count samples per client and class or label, (clients, classes); in regression per client, (clients, 1)."""
+        """Count samples by client and class or label, (clients, classes); in regression by client, (clients, 1)."""
         if self.task == "regression":
             return self.sizes[:, None]
         if self.task == "multi-label":
@@ -244,13 +248,13 @@ class FederatedData:
         return flat.reshape(self.clients, self.classes).astype(np.int64)
 
     def partition_hash(self) -> str:
-        """Eight hexadecimal digits that differ between splits."""
+        """Return eight hexadecimal digits that differ between splits."""
         held_out = () if self.validation is None else (self.validation.offsets, self.validation.members)
         pieces = (self.held(slice(i, i + AT_ONCE)) for i in range(0, len(self.members), AT_ONCE))
         return digest(map(torch.from_numpy, chain((self.offsets,), pieces, held_out)))
 
     def contents_hash(self) -> str:
-        """Eight hexadecimal digits that differ between sets of samples."""
+        """Return eight hexadecimal digits that differ between sets of samples."""
         return self.contents or digest((self.x, self.y))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> FederatedData:
@@ -279,7 +283,7 @@ def _own_options(classes: int | None, **options: Any) -> tuple[DataOptions, Labe
 def _federated(
     loaded: LoadedDataset, held: Holdings, name: str, partition: str | Partition, options: DataOptions, seed: int
 ) -> FederatedData:
-    """Return the samples of a data set as the clients hold them, less those for validation."""
+    """Return a data set with its split over clients; move a share to validation if `options` ask for it."""
     data = FederatedData(
         x=loaded.train.x,
         y=loaded.train.y,
@@ -303,7 +307,7 @@ def _federated(
 
 
 def digest(tensors: Iterable[Tensor]) -> str:
-    """Eight hexadecimal digits of the contents of tensors, one in memory at a time; how they are cut has no effect."""
+    """Return eight hexadecimal digits of the bytes of all tensors in sequence; one tensor is in memory at a time."""
     sha = hashlib.sha256()
     for tensor in tensors:
         sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -340,7 +344,7 @@ def _check_samples(which: str, x: Tensor, y: Tensor, classes: int, task: Kind) -
 
 
 def _check_numbers(which: str, y: Tensor, numbers: int, task: Kind) -> None:
-    """Raise InputError unless `y` has this many finite numbers for each sample, of 0 and 1 if they are labels."""
+    """Raise InputError unless `y` has `numbers` finite floats for each sample, in the multi-label task only 0 and 1."""
     if y.ndim != 2 or y.shape[1] != numbers or not y.is_floating_point():
         raise InputError(f"data: {which} y must be floats of shape (n, {numbers}), got {tuple(y.shape)} {y.dtype}")
     fits = torch.isfinite(y) if task == "regression" else (y == 0) | (y == 1)

@@ -32,14 +32,14 @@ class Labelling:
 
     labels: Literal["numbers", "names"] = "numbers"
     class_names: tuple[str, ...] = ()
-    classes: int | None = None  # their number, if it is stated
+    classes: int | None = None  # number of classes, if the user states it
 
 
 INDICES = Labelling()
 
 
 def checked_task(task: Any) -> Kind:
-    """Return `task`. Raises InputError unless it is one."""
+    """Return `task`. Raises InputError unless it is the name of a task."""
     if task not in KINDS:
         raise InputError(f"data: task = {task!r} is unknown; {known_names(task, KINDS)}")
     known: Kind = task
@@ -47,7 +47,7 @@ def checked_task(task: Any) -> Kind:
 
 
 def values_of(values: Any, what: str) -> Values:
-    """Convert to one integer (int64) or one text per sample, (n,); integral floats and bools become integers.
+    """Convert `values` to one integer (int64) or one text per sample, (n,); integral floats and bools become integers.
 
     Raises InputError, beginning with `what`, for anything else, for texts among numbers, and for a missing value.
     """
@@ -56,7 +56,7 @@ def values_of(values: Any, what: str) -> Values:
 
 
 def raw_labels(values: Any, what: str) -> Array:
-    """Convert labels of any task to texts (n,), or numbers of any type and shape. Raises InputError as `values_of`."""
+    """Convert labels of any task to texts (n,) or numbers of any shape. Raises InputError as `values_of` does."""
     try:
         values = values.to_numpy() if hasattr(values, "to_numpy") else values
     except (TypeError, ValueError) as error:  # pyarrow copies texts only when asked
@@ -70,10 +70,13 @@ def raw_labels(values: Any, what: str) -> Array:
 def task_labels(
     labels: Mapping[str, Tensor], found: tuple[str, ...], task: Kind, how: Labelling
 ) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
-    """Return the labels of every part as a task stores them, the number of scores, and the names of classes, if any.
+    """Convert the labels of every part to the form of `task`: class indices int64 (n,), or floats (n, k).
 
-    labels: numbers of every part; found: the texts that they number, if labels are texts. The result holds class
-    indices int64 (n,), or floats (n, k). Raises InputError, naming the part, for labels that the task cannot have.
+    Return them, the number of model outputs, and the names of classes, if any. Raises InputError, naming the part, for
+    labels that the task cannot have.
+
+    labels: numbers of every part.
+    found: if labels are texts, the sorted list of texts (`labels` are indices into it); else empty.
     """
     if task == "classification":
         whole = {part: y if found else torch.from_numpy(_whole(y.numpy(), f"data: {part} label"))
@@ -88,7 +91,9 @@ def task_labels(
 
 
 def named(values: Mapping[str, Array], what: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Convert the values of several parts to tensors, with their names: texts are numbered in order, numbers have none.
+    """Convert the values of several parts to tensors; texts become indices into their sorted list, which is returned.
+
+    The list is empty for numbers.
 
     Raises InputError if one part has texts and another numbers, and for names that do not fit into a table.
     """
@@ -108,9 +113,9 @@ def named(values: Mapping[str, Array], what: str) -> tuple[dict[str, Tensor], tu
 def numbered(
     values: Mapping[str, Sequence[str | int]], what: str
 ) -> tuple[dict[str, NDArray[np.int64]], tuple[str, ...]]:
-    """Convert the domains or users of several parts to numbers, (n,) for each part, in the order of their names.
+    """Convert the domains or users of several parts to ids, (n,) for each part, and return the name of every id.
 
-    The names are returned in that order. Raises InputError if one part has texts and another numbers, and for names
+    Ids are in the order of the names. Raises InputError if one part has texts and another numbers, and for names
     that do not fit into a table.
     """
     different = {name for column in values.values() for name in column}
@@ -123,7 +128,7 @@ def numbered(
 
 
 def checked_names(names: tuple[str, ...], what: str) -> None:
-    """Raise InputError for a name that is missing, long, not printable, or a duplicate up to spaces around it."""
+    """Raise InputError for a name that is missing, long, not printable, or given twice (ignoring outer spaces)."""
     seen: dict[str, str] = {}
     for name in names:
         if name.strip() in MISSING:
@@ -140,10 +145,11 @@ def class_indices(
 ) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
     """Return class indices, int64 (n,), of every part, the number of classes, and their names if they have any.
 
-    labels: integers (n,) of every part; the part "test" has no class that the others lack, unless all classes
-    are stated. found: the texts that the numbers stand for, if labels are texts.
+    labels: integers (n,) of every part.
+    found: if labels are texts, the sorted list of texts (`labels` are indices into it); else empty.
 
-    Raises InputError for labels that are negative, or none of the classes; warns of classes without samples.
+    Raises InputError for a label that is none of the given names. If no classes are given, raises InputError for a
+    negative class index and for a class that only the part "test" has, and warns of classes without samples.
     """
     if how.classes is not None and how.class_names and how.classes != len(how.class_names):
         raise InputError(f"data: classes = {how.classes}, and class_names has {len(how.class_names)} names")
@@ -179,7 +185,8 @@ def _by_name(
 def _numbered(labels: Mapping[str, Tensor]) -> int:
     """Return the number of classes if labels are class indices: the largest plus one.
 
-    Raises InputError for negative ones, and for a class that only test samples have; warns of classes without samples.
+    Raises InputError for negative labels, and for a class that only test samples have. Warns of classes without
+    samples.
     """
     for part, y in labels.items():
         if (smallest := int(y.min())) < 0:
@@ -201,7 +208,7 @@ def _numbered(labels: Mapping[str, Tensor]) -> int:
 
 
 def _trained(occurring: Mapping[str, list[int]]) -> set[int]:
-    """Return the labels that occur in training: in all parts but "test", unless there is no other."""
+    """Return the labels that occur in training: in all parts except "test", or in "test" if it is the only part."""
     return {label for part, some in occurring.items() if part != "test" or len(occurring) == 1 for label in some}
 
 
@@ -212,7 +219,7 @@ def _check_number(classes: int) -> None:
 
 
 def _one_by_one(values: Any, what: str) -> Array:
-    """Convert a sequence to an array of its own objects, (n,); one of several dimensions as NumPy does."""
+    """Convert a sequence to an array with its items as objects, (n,); a nested sequence is converted as by NumPy."""
     if (
         np.ndim(values) != 1
         if isinstance(values, np.ndarray)
@@ -226,7 +233,7 @@ def _one_by_one(values: Any, what: str) -> Array:
 
 
 def _of_objects(found: Array, what: str) -> Array:
-    """Convert objects (n,) to texts or numbers. Raises InputError, naming the sample, for any other, or a mixture."""
+    """Convert objects (n,) to texts or numbers. Raises InputError, naming the sample, for others or a mixture."""
     values = found.ravel().tolist()
     for i, value in enumerate(values):
         if not isinstance(value, str | Real) or (isinstance(value, float) and isnan(value)):
@@ -239,7 +246,7 @@ def _of_objects(found: Array, what: str) -> Array:
 
 
 def _whole(found: Array, what: str) -> NDArray[np.int64]:
-    """Convert integers to int64. Raises InputError for others, and for floats that may have lost digits."""
+    """Convert whole numbers to int64. Raises InputError for other values, and for floats too large to be exact."""
     kind = found.dtype.kind
     if kind not in "biuf":
         raise InputError(f"{what} is of type {found.dtype}; give names as texts, or whole numbers")

@@ -36,7 +36,7 @@ def load(
     """Load the data set `name`, split over `clients` clients (default split: IID). The same seed gives the same split.
 
     data_dir: folder that holds a folder with the data set's files, by default $FEDFLAT_DATA; the first
-        start converts them, later ones map the result into memory.
+        call converts the files, later calls map the result into memory.
     task: "multi-label" or "regression", for labels in your own folder that are no classes.
     options: the fields of `DataOptions`: augment, partial, train_samples, test_samples, test_domain,
         image_size, text_length, validation, tokenizer, labels, class_names.
@@ -61,7 +61,7 @@ def described(
     task: Kind = "classification",
     how: Labelling = INDICES,
 ) -> FileDataset | FoundDataset:
-    """Return the data set `name` with its classes, sizes and shape; for that, files of a user's own folder are read."""
+    """Return a description of the data set `name`: classes, sizes and shape. Files of a user's own folder are read."""
     known, described_by = known_source(name), source(name)
     if isinstance(described_by, BundledDataset) and not described_by.classes:  # a function of the user's own
         return replace(described_by, classes=labelled(described_by.read(), task, known, how).classes)
@@ -72,7 +72,7 @@ def described(
 
 
 def labelled(loaded: LoadedDataset, task: Kind, name: str, how: Labelling = INDICES) -> LoadedDataset:
-    """Return `loaded` with labels of a `task`. Raises InputError, naming the set, if its labels are of another kind."""
+    """Return `loaded` with labels for `task`. Raises InputError, naming the set, if its labels do not fit the task."""
     class_numbers = loaded.train.y.ndim == 1 and not loaded.train.y.is_floating_point()
     if task != "classification" and (loaded.classes or class_numbers):
         raise InputError(f"data.name = {name!r} has classes, and {task} needs other labels: floats, or (n, k) in npz")
@@ -103,7 +103,7 @@ def prepare(
 ) -> LoadedDataset:
     """Convert the files of the data set `name` now, so that the first run starts at once.
 
-    With `hub` they are fetched first; `revision` is the commit, branch or tag to fetch, by default the last commit
+    With `hub` the files are fetched first; `revision` is the commit, branch or tag to fetch, by default the last commit
     that was fetched. `progress` is called with (part, samples done, samples in all). image_size, text_length and
     tokenizer are those of `DataOptions`. Raises ValueError, naming the field, as `load` does.
     """
@@ -138,7 +138,7 @@ def download(name: str, known: FileDataset, root: Path, revision: str | None = N
 
 
 def checked_options(options: dict[str, Any]) -> DataOptions:
-    """Return `options` as DataOptions. Raises InputError for an unknown one."""
+    """Return `options` as DataOptions. Raises InputError for an unknown option."""
     unknown = sorted(set(options) - set(DataOptions.__dataclass_fields__))
     if unknown:
         known = ", ".join(DataOptions.__dataclass_fields__)

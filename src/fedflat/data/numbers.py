@@ -31,7 +31,7 @@ def sample_tensor(value: Any, what: str) -> Tensor:
     """Convert an array, a tensor, a table or nested lists to a tensor of uint8, int64, float32 or float64.
 
     The columns of a table (a DataFrame) are quantities: its integers and booleans become float64.
-    Raises InputError, beginning with `what`, for values that are not numbers, or that none of these types holds.
+    Raises InputError, beginning with `what`, for values that are not numbers, or that fit into none of these types.
     """
     found = array_of(value, what)
     if is_table(value) and found.dtype.kind in "biu":
@@ -45,7 +45,7 @@ def is_table(value: Any) -> bool:
 
 
 def stored(found: Array, what: str) -> Array:
-    """Convert an array to uint8, int64, float32 or float64; values are kept, except that wider floats are rounded.
+    """Convert an array to uint8, int64, float32 or float64; only floats wider than float64 are rounded.
 
     Raises InputError, beginning with `what`, for any other numbers, and for values that are not numbers.
     """
@@ -60,7 +60,7 @@ def stored(found: Array, what: str) -> Array:
 
 
 def array_of(value: Any, what: str) -> Array:
-    """Convert `value` to an array of any type. Raises InputError, beginning with `what`, if it has no numbers."""
+    """Convert `value` to an array of any type. Raises InputError, beginning with `what`, if it cannot be converted."""
     try:
         if isinstance(value, Tensor):
             value = _of_tensor(value, what)
@@ -86,7 +86,7 @@ def kind_of(x: Tensor) -> NumberKind:
 def alike(parts: Mapping[str, Tensor]) -> list[Tensor]:
     """Convert the samples of several parts to one type; floats of two widths become float64, which changes no value.
 
-    Raises InputError, naming both parts, for two kinds of numbers, which would reach a model differently.
+    Raises InputError, naming both parts, if parts have different kinds of numbers, which models see differently.
     """
     first = next(iter(parts))
     for name, x in parts.items():
@@ -96,7 +96,7 @@ def alike(parts: Mapping[str, Tensor]) -> list[Tensor]:
 
 
 def check_kind(name: str, x: Tensor, other: str, y: Tensor) -> None:
-    """Raise InputError, naming both, unless the samples `x` and `y` have one kind of numbers."""
+    """Raise InputError, naming both parts, unless the samples `x` and `y` have the same kind of numbers."""
     if kind_of(x) != kind_of(y):
         raise InputError(f"data: {name} has {kind_of(x)}, {other} has {kind_of(y)}; uint8 is pixels, scaled to [0, 1], "
                          "other whole numbers are tokens: give all the same type")  # fmt: skip

@@ -47,7 +47,7 @@ LARGEST_TEST_SHARE = 0.9
 def own_clients(
     clients: Iterable[Any], test: Any, columns: Columns | None, task: Kind, how: Labelling
 ) -> tuple[LoadedDataset, list[int]]:
-    """Return the samples of all clients, one after another, and their number for each client.
+    """Join the samples of all clients; return them and the number of samples of each client.
 
     See `FederatedData.from_clients`.
     """
@@ -71,9 +71,11 @@ def own_clients(
 def own_samples(
     given: Any, test: Any, of_groups: Mapping[str, Any], columns: Columns | None, task: Kind, how: Labelling
 ) -> LoadedDataset:
-    """Return a pair (x, y) or a dataset, less its share for test if `test` is a number; see `FederatedData.split`.
+    """Return the data set of a pair (x, y) or a dataset object; if `test` is a number, split off this share for test.
 
-    of_groups: domain and user of the samples, or None.
+    See `FederatedData.split`.
+
+    of_groups: the values of "domain" and "user" for the samples, or None.
     """
     share = isinstance(test, Real)
     parts = {"training": given} | ({} if test is None or share else {"test": test})
@@ -99,7 +101,7 @@ def _labelling(dataset: Any, columns: Columns | None, task: Kind, how: Labelling
 
 
 def _with_groups(x: Tensor, y: Tensor, values: Mapping[str, Any], dataset: Any) -> tuple[SampleArrays, tuple[str, ...]]:
-    """Return samples with domains and users, and names of domains; a text names a column of the dataset."""
+    """Return samples with domains and users, and the names of domains; a text in `values` names a column."""
     ids: dict[str, Any] = {"domain": None, "user": None}
     names: dict[str, tuple[str, ...]] = {"domain": ()}
     for what, some in values.items():
@@ -130,9 +132,9 @@ def _without_share(samples: SampleArrays, share: float) -> tuple[SampleArrays, S
 
 @cache
 def own_dataset(name: str, read: Callable[[], Any]) -> BundledDataset:
-    """Return the data set that the user's function `read` returns; it is called once in a process.
+    """Return the data set that the user's function `read` returns; `read` is called once per process.
 
-    It returns the training samples (x, y), or these and the test samples, ((x, y), (x, y)), as arrays or tensors with
+    `read` returns training samples (x, y), or training and test samples, ((x, y), (x, y)), as arrays or tensors with
     x (n, *shape) and class indices or names of classes y (n,); or a `LoadedDataset`, which may have domains and users.
 
     Raises InputError, naming the data set, for anything else, and if `read` raises.
@@ -161,7 +163,7 @@ def _of_pairs(returned: Any) -> LoadedDataset:
     has_test = all(isinstance(part, tuple | list) and len(part) == 2 for part in returned)
     given = dict(zip(("training", "test"), returned if has_test else (returned,), strict=False))
     refuse_other_columns(given)
-    # Regression has the labels of every task; `loss` says which one they are.
+    # `loss` decides the task later; the checks for regression accept the labels of every task.
     parts = {part: samples_and_labels(pair, f"the {part} part", task="regression") for part, pair in given.items()}
     x = alike({part: x for part, (x, _) in parts.items()})
     y, names = named({part: y for part, (_, y) in parts.items()}, "label")
@@ -173,15 +175,15 @@ VOCABULARY = 30_000  # size of the vocabulary of texts, as for the sets that are
 
 
 class FolderDataset(ABC):
-    """A kind of files that a user's own data set may come in."""
+    """A file format for a user's own data set."""
 
     summary: str  # one line
     where: str  # files to look for, in words
-    sizes: Mapping[str, int] = {}  # any numbers of samples
+    sizes: Mapping[str, int] = {}  # empty: any number of samples is accepted
 
     @abstractmethod
     def files(self, folder: Path) -> list[Path]:
-        """Return the files of this kind in `folder`."""
+        """Return the files of this format in `folder`."""
 
     @abstractmethod
     def convert(self, folder: Path, form: SampleFormat, writer: Writer, progress: Progress) -> dict[str, Part]:
@@ -211,7 +213,7 @@ class FolderDataset(ABC):
         return load_converted(name, SourceFiles(folder, files), how, build)
 
     def described(self, loaded: LoadedDataset) -> FoundDataset:
-        """Return what the files hold, once they are loaded."""
+        """Return the description of the loaded files."""
         x = loaded.train.x
         tokens = 0 if x.is_floating_point() or x.dtype.itemsize == 1 else max(len(loaded.vocabulary), int(x.max()) + 1)
         return FoundDataset(
@@ -227,12 +229,12 @@ class NpzFolder(FolderDataset):
     where = "train.npz (and test.npz) with arrays x (n, ...), y (n,), and perhaps domain, user (n,)"
 
     def files(self, folder: Path) -> list[Path]:
-        """Return the files of all parts, if there is one for training."""
+        """Return the files of all parts; an empty list if there is no training file."""
         found = npz_files(folder)
         return sorted(found.values()) if "train" in found else []
 
     def convert(self, folder: Path, form: SampleFormat, writer: Writer, progress: Progress) -> dict[str, Part]:
-        """Write the arrays as they are. Raises InputError if the parts' samples differ in shape or type."""
+        """Write the arrays unchanged. Raises InputError if the parts' samples differ in shape or type."""
         form.refuse_text_options()
         form.refuse_image_size("; arrays have one size")
         parts = {part: read_npz(path) for part, path in npz_files(folder).items()}
@@ -252,12 +254,12 @@ class ParquetFolder(FolderDataset):
     where = "train-*.parquet (and test-*.parquet) with columns image or text, label, and perhaps domain, user"
 
     def files(self, folder: Path) -> list[Path]:
-        """Return the files of all parts, if there is one for training."""
+        """Return the files of all parts; an empty list if there is no training file."""
         found = parquet_files(folder)
         return found if any(path.name.startswith("train") for path in found) else []
 
     def convert(self, folder: Path, form: SampleFormat, writer: Writer, progress: Progress) -> dict[str, Part]:
-        """Write pictures as pixels, texts as token numbers. Raises InputError if there is neither."""
+        """Write pictures as pixels, texts as token numbers. Raises InputError for files without either."""
         from .readers.parquet_columns import parquet_columns  # here, because it imports pyarrow
 
         train = next(path for path in self.files(folder) if path.name.startswith("train"))
@@ -278,7 +280,7 @@ class ParquetFolder(FolderDataset):
         return parts
 
     def _shape(self, path: Path, image_size: int | None) -> Shape:
-        """Return the shape of all pictures: that of the first, or `image_size` to which they are resized."""
+        """Return the shape of all pictures: `image_size`, to which all are resized, or that of the first picture."""
         from .readers.parquet_columns import first_picture  # here, because it imports pyarrow
 
         name, (channels, width, height) = first_picture(path)

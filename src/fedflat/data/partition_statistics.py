@@ -11,7 +11,7 @@ from .federated import FederatedData
 
 @dataclass(frozen=True)
 class PartitionStatistics:
-    """A split of a data set over clients in numbers."""
+    """Statistics of a split of a data set over clients."""
 
     clients: int
     samples: int  # in the training set
@@ -22,11 +22,11 @@ class PartitionStatistics:
     mean_classes: float
     most_classes: int
     unused: int  # samples that no client holds
-    duplicated: int  # holdings beyond the first of each sample, by the same client or another one
-    validation: int = 0  # samples that their client does not train on
+    duplicated: int  # number of times that a sample is held again, by the same client or another
+    validation: int = 0  # samples that are held out for validation
 
     def lines(self) -> list[str]:
-        """Return the numbers as lines of text."""
+        """Return the statistics as lines of text."""
         return [
             f"clients             {self.clients}",
             f"training samples    {self.samples} ({self.unused} unused, {self.duplicated} repeated"

@@ -22,15 +22,18 @@ FIELD = 21  # bits of a 64-bit word that one random decision uses
 def to_device(x: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Copy `x` from the host to `device`, without waiting for earlier work of the device.
 
-    A GPU copies after its earlier work, and torch reads the host's memory before it returns. Apple's device reads it
-    later, so there the host waits.
+    A GPU copies after its earlier work, and torch reads the host's memory before this function returns. Apple's device
+    may read this memory later, so for that device the host waits.
     """
     return x.to(device, dtype or x.dtype, non_blocking=device.type != "mps")
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """Pictures (uint8) become numbers of `dtype`, normalised per channel; tokens become int64; others stay."""
+    """The conversion of stored samples to model input.
+
+    Pictures (uint8) become floats of `dtype`, normalised per channel; tokens become int64; floats are unchanged.
+    """
 
     mean: tuple[float, ...] = ()  # per channel, of pixels in [0, 1]; empty: pixels in [0, 1], not normalised
     std: tuple[float, ...] = ()
@@ -49,8 +52,8 @@ class Preparation:
 
 @lru_cache(maxsize=16)
 def _of_channels(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return one number per channel (channels, 1, 1), copied to a device once, not for every batch."""
-    with torch.inference_mode(False):  # evaluation may ask first, training takes the same tensor
+    """Return one number per channel, (channels, 1, 1), on `device`; the copy is made once, not for every batch."""
+    with torch.inference_mode(False):  # evaluation may make this tensor, and training uses it, too
         return torch.tensor(values, dtype=dtype, device=device)[:, None, None]
 
 
@@ -70,7 +73,7 @@ class Augmentation:
     border: Literal["black", "mean"]  # the padding: black pixels, or the mean colour (zero after normalising)
 
     def __call__(self, x: Tensor, words: NDArray[np.uint64], preparation: Preparation) -> Tensor:
-        """Augment and prepare the stored pictures `x` (*batch, channels, height, width) by their `words` (*batch,)."""
+        """Augment and prepare the stored pictures `x` (*batch, channels, height, width) by random `words` (*batch,)."""
         pictures = x.flatten(0, -4)
         if self.border == "mean":
             pictures = preparation(pictures)

@@ -26,19 +26,19 @@ MEANING: dict[NumberKind, str] = {
     "tokens": "tokens (whole numbers)",
     "floats": "floats",
 }
-LARGEST = 10**8  # numbers of a sample
+LARGEST = 10**8  # most numbers in a sample
 Encoder = Callable[[Sequence[str]], Any]  # texts to token numbers (n, tokens)
 
 
 @dataclass(frozen=True)
 class SampleKind:
-    """The kind of the training samples of a run, and the meaning of its scores."""
+    """The kind of the training samples of a run, and the meaning of the model's scores."""
 
     shape: tuple[int, ...]  # of one sample
-    numbers: NumberKind  # as they are stored
+    numbers: NumberKind  # kind of the numbers in stored samples
     task: Kind
     outputs: int  # scores of a sample: classes, labels or numbers
-    mean: tuple[float, ...] = ()  # as of a Preparation
+    mean: tuple[float, ...] = ()  # as in `Preparation`
     std: tuple[float, ...] = ()
     class_names: tuple[str, ...] = ()  # empty if classes have none
     vocabulary: tuple[str, ...] = ()  # of texts: the word of each token number
@@ -53,18 +53,18 @@ class SampleKind:
 
     @classmethod
     def of(cls, data: FederatedData) -> Self:
-        """Return the kind of training data."""
+        """Return the kind of the training samples of `data`."""
         return cls(
             data.shape, kind_of(data.x), data.task, data.classes, data.preparation.mean, data.preparation.std,
             data.class_names, data.vocabulary,
         )  # fmt: skip
 
     def stored(self, x: Any, encoder: Encoder | None = None) -> Tensor:
-        """Convert samples to the form in which those of training are stored, (n, *shape).
+        """Convert samples to the form in which training samples are stored, (n, *shape).
 
-        x: an array, a tensor, a list of these, of pictures of Pillow or of texts, or a map-style dataset, whose labels
-        are ignored. encoder: for texts; by default the run's vocabulary. Raises InputError, in one line, for samples
-        of another shape or another kind of numbers, which are never converted.
+        x: an array, a tensor, a list (of arrays, tensors, texts or pictures of Pillow), or a map-style dataset, whose
+        labels are ignored. encoder: for texts; by default the run's vocabulary. Raises InputError, in one line, for
+        samples of another shape or another kind of numbers: these are never converted.
         """
         found = self._tensor(x, encoder)
         if found.shape[1:] != self.shape:
@@ -108,6 +108,6 @@ class SampleKind:
 
 
 def _without_label(item: Any) -> Any:
-    """Return the sample of an item of a dataset, (x,) or (x, y)."""
+    """Return the sample x of a dataset's item: (x,), (x, y) or x itself."""
     is_pair = isinstance(item, tuple) and len(item) in (1, 2) and not isinstance(item[0], Number)
     return item[0] if is_pair else item

@@ -25,7 +25,7 @@ TEST_SHARE = 10  # without a test part, one in TEST_SHARE samples of each user i
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """The selection of samples of a data set, and their preparation."""
+    """Options for the samples of a data set: which ones are used, and how they are prepared."""
 
     augment: Literal["none", "crop-flip", "fl-simulator"] = hyper(
         "none", "in training: none, crop-flip (FedGF), fl-simulator (FL-Simulator's order and chances)"
@@ -164,12 +164,12 @@ class Holdings:
 
     @classmethod
     def of(cls, parts: Sequence[Members]) -> Holdings:
-        """Join the sample indices of every client."""
+        """Return the holdings of clients whose sample indices are `parts`."""
         return cls(np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64))
 
     @property
     def sizes(self) -> Index:
-        """Samples per client, (clients,)."""
+        """Number of samples of each client, (clients,)."""
         return np.diff(self.offsets)
 
     def parts(self) -> list[Members]:
@@ -178,7 +178,7 @@ class Holdings:
 
 
 def check_split(clients: Any, partition: Any, seed: Any) -> None:
-    """Raise InputError, naming the field, for arguments that describe no split."""
+    """Raise InputError, naming the field, for arguments that do not describe a split."""
     for what, value, least in (("clients", clients, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InputError(f"data.{what} must be a whole number of at least {least}, got {value!r}")
@@ -187,7 +187,7 @@ def check_split(clients: Any, partition: Any, seed: Any) -> None:
 
 
 def split_samples(loaded: LoadedDataset, clients: int, scheme: Partition, seed: int) -> Holdings:
-    """Split the training samples over clients by `scheme`. Raises InputError, naming the field, if it cannot."""
+    """Split the training samples over clients by `scheme`. Raises InputError, naming the field, if that fails."""
     train = loaded.train
     if loaded.task != "classification" and scheme.needs_classes:
         raise InputError(f"partition = {scheme} splits by class, and the labels are those of {loaded.task}; use iid, "
@@ -201,8 +201,9 @@ def hold_out(held: Holdings, share: float, rng: np.random.Generator) -> tuple[Ho
     """Move a random `share` of each client's samples to a validation set; return those for training and validation.
 
     The validation samples are drawn from the client's own samples, so they have its label distribution. All copies of
-    a sample that a client holds twice are in the same set. Every client keeps samples to train on: one with fewer than
-    two different samples has none for validation. Raises InputError if that is every client.
+    a sample that a client holds twice are in the same set. Every client keeps samples to train on: a client with
+    fewer than two different samples has none for validation. Raises InputError if no client has two
+    different samples.
     """
     train, held_out = [], []
     for own in held.parts():
@@ -218,5 +219,5 @@ def hold_out(held: Holdings, share: float, rng: np.random.Generator) -> tuple[Ho
 
 
 def split_generator(seed: int, *counters: int) -> np.random.Generator:
-    """Return the generator of a split (purpose 0 in `rounds.randomness`); with counter 1, of validation sets."""
+    """Return the random generator of a split (purpose 0 of `rounds.randomness`); with counter 1, of validation sets."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0, *counters)))

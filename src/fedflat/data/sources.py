@@ -22,7 +22,7 @@ Source = FileDataset | BundledDataset | FolderDataset
 SOURCES = ExtensionPoint(
     "data", "a function without arguments that returns (x, y), ((x, y), test) or a LoadedDataset", callable
 )
-# Read from a file, because each new process would import scikit-learn for as long as it takes to start a run.
+# Read from a file, because importing scikit-learn would take each new process as long as starting a run.
 DIGITS = Path(__file__).with_name("digits.npz")
 WHITE = 16  # the largest value of a pixel in that file
 
@@ -217,7 +217,7 @@ def known_source(name: str) -> str:
 
 
 def source(name: str) -> Source:
-    """Return the description of the data set `name`; a function outside this package is called for it.
+    """Return the description of the data set `name`; if it is a function outside this package, call the function.
 
     Raises InputError for an unknown name, and for a function that returns no data set.
     """
@@ -226,5 +226,5 @@ def source(name: str) -> Source:
 
 
 def is_folder(name: str) -> bool:
-    """Return whether `name` stands for a folder of the user's own, whose files decide classes and shapes."""
+    """Return whether `name` (npz or parquet) means the user's own folder, whose files decide classes and shapes."""
     return isinstance(TABLE.get(name), FolderDataset)

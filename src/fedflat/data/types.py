@@ -1,4 +1,4 @@
-"""Names of array types that several rooms share."""
+"""Names of array types that several packages share."""
 
 from __future__ import annotations
 

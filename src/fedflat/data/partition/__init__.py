@@ -1,4 +1,4 @@
-"""Schemes that split labelled samples over clients. One file each; a new file is found without further registration."""
+"""Schemes that split labelled samples over clients. Each is in one file; a new file is found without registration."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def all_partitions() -> dict[str, type[Partition]]:
 
 
 def find(name: str) -> type[Partition]:
-    """Return the scheme called `name`: one of these, an object reference, or an entry point of another package.
+    """Return the scheme called `name`: one of this folder, an object reference, or an entry point of another package.
 
-    Case, `-` and `_` do not matter. Raises InputError that lists the known ones.
+    Case, `-` and `_` do not matter. Raises InputError, which lists the known names, for an unknown name.
     """
     known = matching(name, all_partitions())
     cls: type[Partition] | None = all_partitions()[known] if known else find_outside(name, PARTITIONS)

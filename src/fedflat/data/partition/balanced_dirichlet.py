@@ -9,16 +9,17 @@ from .scheme import Partition, Samples, class_pools, cut, dirichlet_shares, equa
 
 
 class BalancedDirichlet(Partition):
-    """Label skew at equal sizes, client after client: the shares of its classes are drawn from Dir(alpha, ..., alpha).
+    """Label skew at equal sizes: one client after another draws its shares of the classes from Dir(alpha, ..., alpha).
 
     The scheme of the CIFAR split files of Hsu et al. (2020), which FedASAM, FedGF and FedGloSS use. Every sample is
-    used exactly once. A client's number of samples of a class is its share of the client's size, rounded. If a class
-    has fewer samples left, the client takes these, and draws new shares over the classes that are left for the samples
-    that it still needs; the last clients therefore get the classes that are left. The files are named by
-    alpha * classes (0.05 and 100 at ten classes are 0.005 and 10 here).
+    used exactly once. The number of samples of a class that a client takes is the class's share of the client's size,
+    rounded. If a class has fewer samples left, the client takes them all, and draws new shares over the remaining
+    classes for the samples that it still needs. The last clients therefore get the classes that are left. The split
+    files have alpha * classes in their names: 0.05 and 100 with ten classes are alpha = 0.005 and 10 here.
 
-    alpha = 0 is one class per client, clients // classes clients for each class. If the size of a class is not a
-    multiple of the size of a client, its last client takes the rest of it and the first samples of the next class.
+    With alpha = 0 each client has one class, and each class has clients // classes clients. If the size of a class is
+    not a multiple of a client's size, the last client of the class takes the rest of the class and the first samples
+    of the next one.
     """
 
     alpha: float = hyper(0.1, "concentration per class; 0 is one class per client", low=0)
@@ -36,7 +37,7 @@ class BalancedDirichlet(Partition):
         return [np.sort(part) for part in parts]
 
     def _counts(self, left: Index, size: int, rng: np.random.Generator) -> Index:
-        """Draw the numbers of samples by class, (classes,), for a client of `size`, if `left` (classes,) are left."""
+        """Draw a client's number of samples of each class, (classes,): `size` in all, and at most `left` (classes,)."""
         counts = np.zeros_like(left)
         while (missing := size - int(counts.sum())) > 0:  # each pass is the last one or uses up a class
             available = np.flatnonzero(left > counts)

@@ -11,8 +11,9 @@ class Dirichlet(Partition):
     """Label skew at equal sizes: every client has its own class prior, drawn from Dir(alpha, ..., alpha).
 
     The scheme of Acar et al. (2021): a random client that is not full draws a class from its prior
-    and takes a sample of it without replacement, so each sample is used exactly once. A class without samples
-    left leaves the priors; a client whose prior has no class left draws from all samples that are left.
+    and takes a sample of it without replacement, so each sample is used exactly once. A class without
+    remaining samples is removed from all priors; a client whose prior has no class left draws from all
+    remaining samples.
     A small alpha gives a client few classes; a large alpha approaches IID.
     """
 

@@ -8,7 +8,7 @@ from .scheme import Partition, Samples, cut
 
 
 class Domain(Partition):
-    """Feature skew: every client holds samples of one domain, split inside it at random into equal sizes.
+    """Feature skew: every client holds samples of one domain; each domain is split at random into equal sizes.
 
     The setting of Fan et al. (2024, FedLESAM). Every domain has the same number of clients, which are numbered
     domain after domain in the order of the data.

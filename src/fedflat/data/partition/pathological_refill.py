@@ -9,7 +9,7 @@ from .scheme import Partition, Samples, class_pools, draw_with_refill, random_tu
 
 
 class PathologicalRefill(Partition):
-    """Label skew at equal sizes with reuse: every client draws from `classes_per_client` random classes alike.
+    """Label skew at equal sizes with reuse: every client draws evenly from `classes_per_client` random classes.
 
     The scheme of Sun et al. (2023, FedSMOO): clients choose independently, and a class that runs out
     is filled again. Class totals become unbalanced: samples of classes that many clients chose are held several

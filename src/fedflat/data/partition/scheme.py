@@ -98,7 +98,7 @@ def parts_of(scheme: Partition, samples: Samples, clients: int, rng: np.random.G
 
 
 def _array(part: Any) -> Members:
-    """Convert what a scheme returns for a client to an array; to one of objects if that fails."""
+    """Convert the indices that a scheme returns for a client to an array; to an array of objects if that fails."""
     try:
         return np.asarray(part)
     except ValueError:  # lists of several lengths
@@ -119,7 +119,10 @@ def _problem(part: Members, samples: int) -> str | None:
 
 
 def equal_sizes(n: int, clients: int) -> Index:
-    """Return n // clients, plus 1 for the first n % clients: (clients,). Raises InputError if n < clients."""
+    """Return the sizes of an even split of n samples, (clients,): n // clients, and one more for the first n % clients.
+
+    Raises InputError if n < clients.
+    """
     if n < clients:
         raise InputError(f"data.clients = {clients} is more than the {n} training samples")
     return np.full(clients, n // clients, dtype=np.int64) + (np.arange(clients) < n % clients)
@@ -132,7 +135,7 @@ def cut(samples: Index, clients: int) -> list[Index]:
 
 
 def class_pools(samples: Samples, rng: np.random.Generator) -> list[Index]:
-    """Return the samples of every class in random order, `classes` arrays."""
+    """Return the samples of every class in random order, one array per class."""
     return [rng.permutation(np.flatnonzero(samples.labels == label)) for label in range(samples.classes)]
 
 
@@ -149,10 +152,10 @@ def random_turns(samples: Samples, clients: int, rng: np.random.Generator) -> In
 
 
 def draw_without_replacement(pools: list[Index], priors: Priors, turns: Index, rng: np.random.Generator) -> list[Index]:
-    """Draw samples for every client without replacement; client `turns[j]` draws in turn j; (turns,), at most n.
+    """Draw samples for every client without replacement; client `turns[j]` draws in turn j.
 
-    A class without samples left leaves every prior, and the rest is renormalised. A client whose prior has no class
-    left draws from all samples that are left.
+    There are at most as many turns as samples. A class without remaining samples is removed from all priors, which are
+    renormalised. A client whose prior has no class left draws from all remaining samples.
     """
     left, present = [pool.tolist() for pool in pools], np.array([len(pool) > 0 for pool in pools])
     drawn: list[list[int]] = [[] for _ in priors]
@@ -179,7 +182,7 @@ def draw_without_replacement(pools: list[Index], priors: Priors, turns: Index, r
 def draw_with_refill(pools: list[Index], priors: Priors, turns: Index, rng: np.random.Generator) -> list[Index]:
     """Draw samples for every client, with reuse of exhausted classes; client `turns[j]` draws in turn j.
 
-    The samples of a class are taken in the order of its pool, and from the start again when all are taken. A client
+    The samples of a class are taken in the order of its pool, and again from the start when all are used. A client
     whose prior has no weight on a class with samples draws in proportion to the classes' sizes.
     """
     sizes, turns_of_clients = np.array([len(pool) for pool in pools]), places_by_client(turns, len(priors))

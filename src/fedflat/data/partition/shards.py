@@ -9,7 +9,7 @@ from .scheme import Partition, Samples, class_pools
 
 
 class Shards(Partition):
-    """Label skew: samples sorted by label, cut into equal shards, and `shards_per_client` random ones to each client.
+    """Label skew: samples are sorted by label and cut into equal shards; clients get `shards_per_client` random shards.
 
     The non-IID split of McMahan et al. (2017). Most clients hold at most as many classes as shards:
     fewer if two shards have the same class, more if a shard spans two classes.

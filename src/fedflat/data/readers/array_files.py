@@ -1,7 +1,7 @@
-"""Files of arrays, of which nothing is unpickled: CIFAR's batches, binary or of Python, and a user's own npz files.
+"""Files of arrays: CIFAR's batches, binary or pickled, and a user's own npz files. No code in the files is run.
 
-An npz file is a zip of npy files. Each is read into memory within the limits for members of archives; its header is
-compared with the number of bytes that follow before they become an array.
+An npz file is a zip of npy files. Each npy file is read into memory within the limits for members of archives. Before
+its bytes become an array, their number is compared with the shape and type in its header.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class _BatchFiles(ABC):
-    """The batches of the train and the test part, one file each."""
+    """The batches of the train and the test part; each batch is one file."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
@@ -67,7 +67,7 @@ class _BatchFiles(ABC):
 
 @dataclass(frozen=True)
 class BinaryBatches(_BatchFiles):
-    """Records of `label_bytes` bytes, the last one the label, and 3,072 bytes of one picture."""
+    """Batches of records: `label_bytes` bytes, whose last one is the label, then the 3,072 bytes of one picture."""
 
     label_bytes: int = 1
 
@@ -84,7 +84,7 @@ class BinaryBatches(_BatchFiles):
 
 @dataclass(frozen=True)
 class PythonBatches(_BatchFiles):
-    """Dictionaries with `data` (n, 3072) and labels under the key `label`."""
+    """Batches that are pickled dictionaries: `data` (n, 3072), and a list of labels at the key that `label` names."""
 
     label: str = "labels"
 
@@ -109,7 +109,7 @@ class PythonBatches(_BatchFiles):
 
 
 class _Array:
-    """Replaces numpy's array and its type while a file is read: keeps their arguments and runs no code of numpy.
+    """A stand-in for numpy's array and dtype while a file is read: keeps their arguments and runs no code of numpy.
 
     An array is created empty and then given a state or, from pickle's protocol 5 on, created from its parts.
     """
@@ -124,7 +124,7 @@ class _Array:
         self._state = state
 
     def bytes(self) -> bytes | None:
-        """Return the bytes of the array, row after row; None if it has another type of number or another order."""
+        """Return the bytes of the array, row after row; None for another dtype than uint8, or another order."""
         match (self._state, self._parts):
             case ((_, _, _Array(_parts=("u1" | b"u1", *_)), False | 0, bytes() as content), _):
                 return content
@@ -146,7 +146,7 @@ class _OnlyArrays(pickle.Unpickler):
 
 
 def _unpickled(name: str, content: bytes) -> dict[object, object]:
-    """Read the dictionary in a file."""
+    """Read the dictionary in the pickled batch `name`. Raises InputError for any other content."""
     try:
         _check_opcodes(content)
         batch = _OnlyArrays(io.BytesIO(content), encoding="bytes").load()
@@ -158,7 +158,7 @@ def _unpickled(name: str, content: bytes) -> dict[object, object]:
 
 
 def _check_opcodes(content: bytes) -> None:
-    """Raise ValueError for a pickle whose numbers ask for much memory, or whose depth asks for much stack."""
+    """Raise ValueError for a pickle that would need too much memory, or too much stack because it is nested deep."""
     tuples = 0
     for number, (opcode, argument, _) in enumerate(pickletools.genops(content)):
         tuples += opcode.name.startswith("TUPLE") or opcode.name == "FROZENSET"
@@ -174,14 +174,12 @@ HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def npz_files(folder: Path) -> dict[str, Path]:
-    """Return the files of the parts that are in `folder` itself."""
+    """Return the npz file of each part in `folder`; subfolders are not searched."""
     return {part: folder / f"{part}.npz" for part in ("train", "test") if (folder / f"{part}.npz").is_file()}
 
 
 def read_npz(path: Path) -> Part:
-    """Read one file: x (n, *shape), y (n,) numbers or texts, or (n, k) numbers, domain and user (n,).
-
-    The last two need not be there.
+    """Read one file: x (n, *shape), y (n,) numbers or texts, or (n, k) numbers, and optional domain and user (n,).
 
     Raises InputError, naming file and array, for anything else.
     """
@@ -207,7 +205,7 @@ def read_samples(path: Path) -> Array:
 
 
 def _arrays(path: Path) -> dict[str, Array]:
-    """Read the arrays that have a meaning here; others in the file are not read."""
+    """Read the arrays x, y, domain and user, if the file has them; other arrays are not read."""
     with open_zip(path) as archive:
         members = archive.infolist()
     expect(len(members) <= MAX_MEMBERS, str(path), f"more than {MAX_MEMBERS:,} arrays")
@@ -217,7 +215,7 @@ def _arrays(path: Path) -> dict[str, Array]:
 
 
 def _array(path: Path, name: str, member: zipfile.ZipInfo) -> Array:
-    """One array of numbers or texts. Raises InputError for any other, and for one of another size than it claims."""
+    """Read one array of numbers or texts. Raises InputError for other types, or a size that contradicts the header."""
     content = read_zip_member(path, member)
     stream = io.BytesIO(content)
     version = npy.read_magic(stream)
@@ -233,7 +231,7 @@ def _array(path: Path, name: str, member: zipfile.ZipInfo) -> Array:
 
 
 def _header(version: tuple[int, int], stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
-    """Shape, order and type of an array. Raises ValueError for a malformed header."""
+    """Return shape, whether columns come first, and type of an array. Raises ValueError for a malformed header."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # numpy repairs headers that Python 2 wrote, and says so
@@ -243,7 +241,7 @@ def _header(version: tuple[int, int], stream: io.BytesIO) -> tuple[tuple[int, ..
 
 
 def _samples(path: Path, x: Array) -> Array:
-    """Convert samples to a type that is stored."""
+    """Convert samples to one of the stored types. Raises InputError for pictures with their channels last."""
     last = x.dtype == np.uint8 and x.ndim == 4 and x.shape[-1] in CHANNELS and x.shape[1] not in CHANNELS
     expect(not last, str(path), f"x has shape {x.shape}; pictures are (n, channels, height, width)")
     return stored(x, f"data file {path}: x")

@@ -1,4 +1,4 @@
-"""Layouts with encoded pictures: parquet as the Hugging Face hub has it, also of texts, and folders of pictures.
+"""Layouts of encoded pictures: folders of pictures, and the Hugging Face hub's parquet files, which may hold texts.
 
 This module is imported with the table of data sets, so it imports pyarrow and Pillow only when files are read.
 """
@@ -27,14 +27,14 @@ NAME = re.compile(r"(train|test)(?:-(\d+)-of-(\d+))?(?:-[0-9a-f]+)?\.parquet")
 
 @dataclass(frozen=True)
 class Parquet:
-    """`train-00000-of-00002.parquet`, with pictures as encoded bytes; the fields are the names of the columns."""
+    """Files such as `train-00000-of-00002.parquet`, with texts or encoded pictures; the fields are names of columns."""
 
     label: str = "label"
     image: str | None = None
     text: tuple[str, ...] = ()
     domain: str | None = None
     user: str | None = None
-    own: bool = False  # a user's own files: labels may be texts, and class numbers have the names that files declare
+    own: bool = False  # a user's own files: labels may be texts, and class numbers get the names that files declare
 
     def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
         # Of each part's files: the place of the file, the number of files, its path.
@@ -90,7 +90,7 @@ def parquet_files(folder: Path) -> list[Path]:
 
 
 def _in_order(files: list[tuple[int, int, Path]]) -> list[Path]:
-    """Sort the files of a part. Raises InputError unless each file that their names count exists exactly once."""
+    """Sort the files of a part. Raises InputError if the names show that a file is missing or exists twice."""
     files = sorted(files)
     _, number, path = files[0]
     complete = [file[:2] for file in files] == [(i, number) for i in range(number)]
@@ -105,7 +105,7 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 class ImageFolders:
     """`DOMAIN/CLASS/picture.jpg`, perhaps below one more folder; classes are numbered in the order of their names."""
 
-    domains: tuple[str, ...]  # names of the folders
+    domains: tuple[str, ...]  # names of the domains and of their folders
 
     def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
         pictures = [path for path in plain_files(folder) if path.suffix.lower() in SUFFIXES]

@@ -59,7 +59,7 @@ def plain_files(folder: Path) -> list[Path]:
 
 
 def find(folder: Path, names: Collection[str]) -> dict[str, Reader] | None:
-    """Return a reader of each of the files `names`, plain, gzipped or in an archive below `folder`; None without any.
+    """Return a reader of each file of `names`, plain, gzipped or in an archive below `folder`; None if no file exists.
 
     Raises InputError, naming the file, if only some exist or an archive is damaged.
     """

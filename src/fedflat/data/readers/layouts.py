@@ -1,6 +1,6 @@
 """File layouts of data sets: the interface of a reader, and the readers of idx and csv files.
 
-A reader gives the train and the test part of a data set: labels at once, samples one by one.
+A reader returns the train and the test part of a data set: all labels at once, samples one by one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHANNELS = (1, 3, 4)  # of pictures in arrays
 class Part:
     """The train or test part of a data set, as its files hold it."""
 
-    labels: NDArray[Any]  # (n,) class indices; of a user's own also texts (n,), and numbers (n,) or (n, k)
+    labels: NDArray[Any]  # (n,) class indices; in a user's own files also texts (n,), or numbers (n,) or (n, k)
     samples: Iterable[Any]  # n pictures, uint8 (channels, height, width), or n texts, in the order of the labels
     domain: Sequence[str | int] | None = None  # name or number of the domain of each sample
     user: Sequence[str | int] | None = None  # name or number of the user of each sample
@@ -36,21 +36,21 @@ class Part:
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of a data set's pictures: that of its definition, or else of its first picture."""
+    """The shape of a data set's pictures: given by its definition, or else by its first picture."""
 
     channels: int
     size: int  # height and width in pixels
     resize: bool = False  # photographs of any size: shorter side to size * 8 / 7, then the central square
-    first: str = ""  # name of the first picture, whose shape the others must have. Empty: all are converted
+    first: str = ""  # name of the first picture, whose channels others must have; empty: they are converted
 
 
 class Layout(Protocol):
     """One arrangement of files that a data set may come in."""
 
     def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
-        """Read the parts `train` and `test` in `folder`; return None if its files have another layout.
+        """Read the parts `train` and `test` in `folder`; return None if the files have another layout.
 
-        `shape` is that of pictures, None for texts. Raises InputError, naming the file, for damaged ones.
+        `shape` is the shape of the pictures, None for texts. Raises InputError, naming the file, for a damaged file.
         """
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Layout(Protocol):
 class Idx:
     """The idx files of MNIST and its relatives (LeCun, 1998): a big-endian header, then bytes.
 
-    `PREFIXtrain-images-idx3-ubyte` and its three companions, plain, gzipped or in an archive.
+    The files are `PREFIXtrain-images-idx3-ubyte` and its three companions, plain, gzipped or in an archive.
     """
 
     prefix: str = ""
@@ -141,12 +141,12 @@ def join_texts(texts: Iterable[str]) -> str:
 
 
 def _csv_rows(name: str, content: bytes) -> Iterator[list[str]]:
-    """Yield the rows of a file. `strict`, because a text that is cut off inside quotes would otherwise pass."""
+    """Yield the rows of a file. Raises InputError, naming the file, also for a text that is cut off inside quotes."""
     text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", errors="replace", newline="")
     row_length = 0  # characters of the current row so far
 
     def lines() -> Iterator[str]:
-        """Yield the lines of the file; the csv module itself has no limit for the fields and lines of a row."""
+        """Yield the lines of the file. Raises InputError for a row that is too long: the csv module has no limit."""
         nonlocal row_length
         while line := text.readline(MAX_ROW + 1):
             row_length += len(line)

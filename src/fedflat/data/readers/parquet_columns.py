@@ -60,7 +60,7 @@ def picture_column(path: Path, name: str) -> tuple[int, Iterator[tuple[str, Call
 
 
 def open_parquet(path: Path, columns: list[str]) -> pq.ParquetFile:
-    """Open a file that has these columns, some of them nested; its headers are checked before any page is unpacked.
+    """Open a file that must have `columns` (dotted if nested); headers are checked before any page is unpacked.
 
     Texts and pictures are read as dictionaries, so that a value that a file holds once is in memory once.
     Raises InputError, naming the file, if it is damaged or has no such column.
@@ -112,7 +112,7 @@ class ColumnReader:
         return numbers
 
     def texts(self) -> list[str]:
-        """Read texts. Equal texts share memory; raises InputError if all together are longer than allowed."""
+        """Read texts. Equal texts share memory; raises InputError if their total length exceeds the limit."""
         kind = _value_type(self.type)
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         self.expect(text, f"holds {_type_name(kind)}, expected texts")
@@ -142,7 +142,7 @@ class ColumnReader:
         if not names:
             return list(numbers.tolist())
         named = bool(((numbers >= 0) & (numbers < len(names))).all())
-        self.expect(named, "has more than its names")
+        self.expect(named, "has a number without a name")
         return [names[number] for number in numbers]
 
     def class_names(self) -> list[str]:
@@ -167,7 +167,7 @@ class ColumnReader:
         return self._pictures()
 
     def _pictures(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
-        """Read batch by batch."""
+        """Yield the items of `pictures`, read batch by batch."""
         inner = f"{self.name}.bytes" if pa.types.is_struct(self.type) else self.name
         batches = self.file.iter_batches(ROWS_AT_ONCE, columns=[inner])
         row = 0
@@ -193,7 +193,7 @@ class ColumnReader:
 
 
 def _encoded(name: str, pictures: pa.Array, place: int) -> bytes:
-    """Return the bytes of one picture of a batch, copied one at a time: a file may have one picture in all its rows."""
+    """Return the bytes of one picture of a batch; only one is copied at a time, as a file may repeat a large one."""
     value = pictures[place]
     value = value["bytes"] if isinstance(value, pa.StructScalar) and value.is_valid else value
     content: bytes = (value.as_py() if value.is_valid else None) or b""

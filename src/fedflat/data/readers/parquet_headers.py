@@ -2,7 +2,8 @@
 
 A decoder allocates as much memory as the header of each page claims, whatever the footer (the description at the end of
 the file) claims, and both may be false. The footer is read here too, because pyarrow ends the process when it is asked
-for the columns of a footer that contradicts itself. Both are structs in the compact protocol of Apache Thrift.
+for the columns of a footer that contradicts itself. Footer and page headers are structs in the compact protocol of
+Apache Thrift.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from .untrusted_files import MAX_ENTRIES, MAX_FOOTER_BYTES, MAX_SAMPLES, MAX_VAL
 
 MAGIC = b"PAR1"  # the last bytes of a parquet file
 MAX_PAGE_HEADER_BYTES = 2**16  # statistics in a header are cut to some hundred
-MAX_DEPTH = 16  # of structs and lists in each other; a footer has nine
-ENCODING = {5: 2, 7: 2, 8: 4}  # where the header of a data page, a dictionary page and a data page 2 keeps its encoding
+MAX_DEPTH = 16  # of nested structs and lists; a footer has nine
+ENCODING = {5: 2, 7: 2, 8: 4}  # by header (data page, dictionary page, data page 2): the number of its encoding field
 BOOLEAN = (1, 2)  # types of a field that hold its value: true, false
-LONG_LIST = 15  # instead of a list's size: the size follows
+LONG_LIST = 15  # in place of a list's size: the size follows as a number
 MAX_BITS = 64  # of a number
-DELTA_BYTE_ARRAY = 7  # each text repeats the beginning of the one before: one byte may stand for any number of bytes
+DELTA_BYTE_ARRAY = 7  # each text reuses the beginning of the one before, so one byte may unpack to many
 
 
 def row_groups(file: IO[bytes]) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Read the row groups of a parquet file: the number of rows, and of each column first byte and number of bytes.
+    """Return each row group of a parquet file: the number of rows, and of each column the first byte and the length.
 
     A damaged footer raises ValueError, LookupError or TypeError.
     """
@@ -51,7 +52,7 @@ def row_groups(file: IO[bytes]) -> list[tuple[int, list[tuple[int, int]]]]:
 
 
 def check_pages(file: IO[bytes], start: int, length: int) -> None:
-    """Raise ValueError if a page in the column chunk (`start`, `length` in bytes) exceeds the unpacked-size limit."""
+    """Raise ValueError if a page in the column chunk (`start`, `length` in bytes) would unpack to too many bytes."""
     end = start + length
     while start < end:
         file.seek(start)
@@ -78,7 +79,7 @@ class ThriftReader:
     values: int = 0  # read so far
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
-        """Read the fields of a struct by their numbers."""
+        """Read a struct; return its fields by number."""
         fields: dict[int, Any] = {}
         number = 0
         while begin := self._byte():

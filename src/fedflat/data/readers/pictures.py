@@ -44,7 +44,7 @@ def decode_pictures(encoded: Iterable[tuple[str, Callable[[], bytes]]], shape: S
 
 
 def picture_shape(name: str, read: Callable[[], bytes]) -> tuple[int, int, int]:
-    """Return channels (1 or 3), width and height of one encoded picture. Raises InputError by `name`."""
+    """Return channels (1 or 3), width and height of one encoded picture. Raises InputError, naming `name`."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with _opened(name, read) as image:
@@ -53,7 +53,7 @@ def picture_shape(name: str, read: Callable[[], bytes]) -> tuple[int, int, int]:
 
 
 def pixels(image: Image.Image, what: str) -> Picture:
-    """Return a picture in memory as (1 or 3, height, width). Raises InputError that begins with `what`, as `plain`."""
+    """Return a picture in memory as (1 or 3, height, width). Raises InputError as `plain` does."""
     if not 0 < prod(image.size) <= MAX_PIXELS:
         raise InputError(f"{what} has {prod(image.size):,} pixels; 1 to {MAX_PIXELS:,} are read")
     try:
@@ -79,7 +79,7 @@ def plain(image: Image.Image, what: str) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return the orientation that EXIF states, 1 if its block cannot be read."""
+    """Return the orientation that EXIF states; 1, upright, if the EXIF block cannot be read."""
     with suppress(Exception):
         return int(image.getexif().get(ORIENTATION, 1))
     return 1
@@ -147,7 +147,7 @@ def _resized(size: tuple[int, int], shape: Shape) -> tuple[int, int]:
 
 
 def _centre(picture: Image.Image, shape: Shape) -> Image.Image:
-    """Shorter side to size * 8 / 7 (256 for 224), then the central square: FedLESAM's transform of domains."""
+    """Resize the shorter side to size * 8 / 7 (256 for 224), and cut out the central square, as FedLESAM does."""
     picture, resized = picture.convert("L" if shape.channels == 1 else "RGB"), _resized(picture.size, shape)
     if picture.size != resized:
         picture = picture.resize(resized, Image.Resampling.BILINEAR)

@@ -56,12 +56,12 @@ PARSING_ERRORS = (OSError, EOFError, ValueError, LookupError, TypeError, Attribu
 
 
 def archive_limit(packed: int) -> int:
-    """Return the bytes that an archive of `packed` bytes may unpack to."""
+    """Return the largest number of bytes that an archive of `packed` bytes may unpack to."""
     return max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * packed)
 
 
 def file_limit(packed: int) -> int:
-    """Return the bytes that one file of `packed` bytes may unpack to."""
+    """Return the largest number of bytes that one file of `packed` bytes may unpack to."""
     return min(MAX_FILE_BYTES, archive_limit(packed))
 
 
@@ -132,7 +132,7 @@ def read_stream(stream: IO[bytes] | io.BufferedIOBase, name: str, limit: int) ->
 class LimitedStream(io.RawIOBase):
     """A stream that raises InputError, naming the file, beyond byte `limit` or for more than `chunk` bytes at once.
 
-    Libraries that read archives take lengths from the archive and read as many bytes at once as it claims.
+    Libraries that read archives take lengths from the archive and read as many bytes at once as the archive claims.
     """
 
     def __init__(self, stream: IO[bytes] | gzip.GzipFile, name: str, limit: int, chunk: int) -> None:
