@@ -62,7 +62,10 @@ def adapted_network(module: nn.Module) -> Any | None:
 
 
 def kept_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that a model file stores, by name; with adapters, all factors, also fixed, and the head."""
+    """Return the parameters that a model file stores, by name.
+
+    With adapters, these are the head and all factors, also the fixed ones.
+    """
     every = dict(module.named_parameters())
     if adapted_network(module) is None:
         return every

@@ -36,7 +36,7 @@ class HiddenState:
         self._visit(getattr(thing, "__name__", "") if callable(thing) else "", thing, 0)
 
     def first_difference(self, other: HiddenState) -> str | None:
-        """Return the first place where the two differ; None if they are equal."""
+        """Return the first place where this state and the `other` one differ; None if they are equal."""
         for place in {**self.values, **other.values}:
             a, b = self.values.get(place, Ellipsis), other.values.get(place, Ellipsis)
             if not same(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else type(a) is not type(b) or a != b:

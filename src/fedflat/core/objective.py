@@ -50,10 +50,10 @@ class Objective:
     """
 
     def __init__(self, module: nn.Module, bf16: bool = False, task: Task = CROSS_ENTROPY) -> None:
-        """Prepare `module`; `bf16`: gradients in training mode, not those in evaluation mode, use bfloat16 autocast.
+        """Prepare `module`. With `bf16`, gradients in training mode use torch's bfloat16 autocast.
 
-        Raises ValueError if the module keeps batch statistics, which a federated mean cannot average, or has a
-        `train()` that cannot be called on a copy.
+        Gradients in evaluation mode never do. Raises ValueError if the module keeps batch statistics, which a federated
+        mean cannot average, or has a `train()` that cannot be called on a copy.
         """
         refuse_batch_statistics(module)
         self._bf16, self.task = bf16, task

@@ -93,7 +93,7 @@ def wrt_inputs(grad: Oracle, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[
 
 
 class ObservedOracle:
-    """An oracle that returns the gradients of another one and records the requests of a local step.
+    """An oracle that returns the gradients of another one, and records how many a local step takes, and its loss.
 
     The last gradient that it returned is the step's descent gradient, unless a method calls `as_descent_gradient`.
     The loss comes from the forward pass of the first gradient: at the same point and samples, without a penalty.

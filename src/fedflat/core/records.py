@@ -51,10 +51,10 @@ class Record:
     """A frozen set of named tensors with the same leading axes. Subclasses only list fields.
 
     The annotation of a field gives its width. A `Vector` is as wide as the model, a `Scalar` is one number.
-    `Annotated[Tensor, "name"]` is as wide as the integer attribute `name` of the method says.
+    `Annotated[Tensor, "name"]` has the width that the integer attribute `name` of the method gives.
     `Annotated[Tensor, "d", "name"]` is as wide as the model if the attribute `name` is true, and has width 0 otherwise.
-    The condition `"name=value"` requires that the attribute has this value. If there are several conditions, all must
-    hold.
+    With `"name=value"` instead of `"name"`, the attribute must have this value. If there are several conditions, all
+    must hold.
     """
 
     _known_marks: ClassVar[dict[str, tuple[str, ...]]]
@@ -117,7 +117,7 @@ def _holds(method: object, condition: str) -> bool:
 
 
 def is_finite(x: Tensor) -> Tensor:
-    """Tell whether each row of `x` (*clients, width) has neither NaN nor infinity, (*clients,)."""
+    """Return for each row of `x` (*clients, width) whether it has neither NaN nor infinity, (*clients,) bool."""
     return (x * 0).sum(-1) == 0  # faster than isfinite(x).all(-1), which costs much of a small round
 
 

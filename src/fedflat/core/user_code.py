@@ -211,7 +211,7 @@ def check_record(method: Method, hook: str, found: Any, kind: type[Record]) -> A
 
 
 def _is_like(thing: Any, kind: type[Any]) -> bool:
-    """Tell whether `thing` is a `kind`; for a kind of record any record passes, as the contract checks which one."""
+    """Tell whether `thing` is a `kind`. For a kind of record any record passes: the contract checks which one."""
     return isinstance(thing, Record if issubclass(kind, Record) else kind)
 
 

@@ -99,7 +99,7 @@ class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwic
 
     @property
     def _is_as_released(self) -> bool:
-        """Whether the released code's warm-up applies; it has no warm-up of a single round."""
+        """Whether the released code's warm-up applies: that code has none if `warm_up` is 1."""
         return self.released_schedule and self.warm_up > 1
 
     def _client_radius(self, ctx: Context) -> Tensor | float:

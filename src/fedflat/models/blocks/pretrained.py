@@ -81,8 +81,8 @@ def _check_numbers(value: Any, name: str = CONFIG) -> None:
 def bounded(size: int) -> Iterator[None]:
     """Raise InputError if the block makes modules with more than `size` bytes of parameters and buffers.
 
-    The same holds for more than `MODULES` modules. Loading first makes all modules without memory, and they are counted
-    then.
+    The same holds for more than `MODULES` modules. All modules are first made without memory, and are counted at that
+    point.
     """
     left = {"bytes": min(size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), "modules": MODULES}
 

@@ -21,7 +21,7 @@ class Convolution(nn.Conv2d):
     """
 
     def __init__(self, inside: int, outside: int, kernel: int, stride: int = 1, padding: int = 0) -> None:
-        """Make a square kernel without a bias."""
+        """Make a convolution with a square kernel, without a bias."""
         super().__init__(inside, outside, kernel, stride, padding, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class BasicBlock(nn.Module):
 
 
 def resnet18(stem: nn.Module, norm: Norm, classes: int) -> nn.Module:
-    """Build `stem` to 64 channels, four stages of two blocks with 64 to 512 channels, the mean, and a linear layer."""
+    """Build a ResNet-18: `stem` to 64 channels, four stages of 64 to 512 channels, the mean, and a linear layer."""
     stages: list[nn.Module] = []
     inside = 64
     for outside, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
