@@ -23,10 +23,10 @@ from platformdirs import user_cache_path
 
 from .core.errors import InputError, imported_errors, printable
 
-TEXT = 64 * 2**20  # bytes of a TOML or JSON file, at most; ours have some kilobytes
+TEXT = 64 * 2**20  # largest TOML or JSON file that is read, in bytes; usual files have some kilobytes
 GROWTH = 2**20  # bytes by which a file may grow while it is opened
 SPEEDS = "speed.json"  # in the cache folder: seconds of gradients, by model and machine
-DOTS = 40  # of a key in TOML, more than any table is deep; the parser's time grows with the square of a key's parts
+DOTS = 40  # most dots in a TOML key, more than any table is deep; parsing time is quadratic in them
 # Tokens with dots outside keys: texts (also unterminated ones, which the parser refuses), comments, and numbers.
 # Every alternative consumes the text that it matched, so that no text is scanned twice.
 NO_KEYS = re.compile(
@@ -38,7 +38,7 @@ NO_PART_OF_A_KEY = re.compile(r"[^\w\-\"'. \t]+")
 TEMPORARY = re.compile(r"\.tmp-fedflat-[0-9a-f]{16}(\.\w+)?")
 ARROW = "pyarrow:ArrowException"
 WRITING = (OSError, "safetensors:SafetensorError", ARROW)  # what is raised when a disk is full
-PARSING = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, ARROW)  # ... for hostile content
+PARSING = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, ARROW)  # ... on hostile content
 PUBLIC, PRIVATE = 0o666, 0o600  # modes of new files, before the user's umask
 FOLDER = 0o777  # mode of new folders, before the user's umask
 
@@ -54,7 +54,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], private: bool 
 
     After an interruption, also a power failure, `path` holds either its old content or the complete new one: the
     content is on disk before the name is, and the name is on disk when this returns. A `private` file can be read by
-    its owner only; others as the user's umask allows. Raises InputError if it cannot be written.
+    its owner only; others as the user's umask allows. Raises InputError if the file cannot be written.
     """
     temporary = path.with_name(f".tmp-fedflat-{secrets.token_hex(8)}{path.suffix}")
     with system_errors(path, "written"):
@@ -80,7 +80,7 @@ def make_folder(path: Path) -> None:
 def create_folder(path: Path, mode: int = FOLDER) -> None:
     """Make the folder `path`, and those above it that are missing, each with `mode` before the user's umask.
 
-    They are on disk when this returns: a synced file in a folder whose own name is not on disk would be lost with it.
+    The folders are on disk when this returns; otherwise a power failure could lose them with the synced files in them.
     Raises OSError.
     """
     missing = [folder for folder in path.parents if not folder.exists()]
@@ -127,7 +127,7 @@ def temporary_folder(prefix: str, parent: Path) -> Iterator[Path]:
         for path in parent.glob(f"{prefix}*"):
             _remove_abandoned(path)
         handle = None
-        while handle is None:  # another process may take it for abandoned before it is locked
+        while handle is None:  # before it is locked, another process may remove it as abandoned
             path = Path(mkdtemp(prefix=prefix, dir=parent))
             handle = _locked_folder(path)
     try:
@@ -145,7 +145,7 @@ def _locked_folder(path: Path) -> int | None:
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if path.exists():  # else another process has taken it for abandoned, and removed it
+        if path.exists():  # else another process has removed it as abandoned
             return handle
     except OSError:  # another process holds the lock
         pass
@@ -163,10 +163,10 @@ def _remove_abandoned(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path, busy: str) -> Iterator[None]:
-    """Hold the lock file `path`, which is made if it is missing; the system frees it however the process ends.
+    """Hold a lock on the file `path` inside the block; the system releases the lock however the process ends.
 
-    Nothing is written to it, and a symbolic link is not followed. Raises InputError, saying `busy`, if another process
-    holds it.
+    The file is created if it is missing. Nothing is written to it, and a symbolic link is not followed. Raises
+    InputError with the message `busy` if another process holds the lock.
     """
     with system_errors(path, "locked"):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PUBLIC)
@@ -184,7 +184,7 @@ def locked(path: Path, busy: str) -> Iterator[None]:
 def writing(folder: Path, busy: str) -> Iterator[None]:
     """Make `folder`, hold the lock file in it inside the block, and remove temporary files of killed processes.
 
-    Raises InputError if it cannot be made, or, saying `busy`, if another process holds the lock.
+    Raises InputError if the folder cannot be made, or, with the message `busy`, if another process holds the lock.
     """
     make_folder(folder)
     with locked(folder / ".lock", busy):
@@ -216,12 +216,12 @@ def read_text(path: Path, most: int = TEXT) -> str:
 
 
 def read_json(path: Path, most: int = TEXT) -> Any:
-    """Read a JSON file. Raises InputError, also for one that is nested too deep."""
+    """Read a JSON file. Raises InputError, also if the file is nested too deep."""
     return parsed(path, lambda: json.loads(read_text(path, most)))
 
 
 def read_toml(path: Path, most: int = TEXT) -> dict[str, Any]:
-    """Read the table in a TOML file. Raises InputError, also for one that is nested too deep."""
+    """Read the table in a TOML file. Raises InputError, also if the file is nested too deep."""
     table: dict[str, Any] = parsed(path, lambda: parse_toml(read_text(path, most)))
     return table
 

@@ -17,13 +17,13 @@ from .files import make_folder, read_json, write_atomically
 
 PIN = "hub.json"  # in a folder: the repository whose files are there, and their commit
 COMMIT = re.compile(r"[0-9a-f]{40}")
-BRANCH = "main"  # its last commit is fetched if no revision is given and none was fetched before
+BRANCH = "main"  # its newest commit is fetched if no revision is given and none was fetched before
 MAX_PIN_BYTES = 2**16  # `hub.json` has two short texts
 _inside = threading.local()  # `depth`: how many blocks of `no_network` this thread is in
 
 
 def pinned(folder: Path, repository: str) -> str | None:
-    """Return the last commit of `repository` fetched into `folder`, or None. Raises InputError for a damaged file."""
+    """Return the commit of `repository` last fetched into `folder`, or None. Raises InputError for a damaged file."""
     path = folder / PIN
     if not path.exists():
         return None
@@ -54,9 +54,9 @@ def commit_of(kind: Literal["dataset", "model"], repository: str, revision: str 
 def fetch(
     kind: Literal["dataset", "model"], repository: str, commit: str, folder: Path, files: str | Sequence[str]
 ) -> None:
-    """Fetch the files of a commit whose names match patterns into `folder`; those that are there are not fetched again.
+    """Fetch the files of a commit that match the patterns `files` into `folder`; files already there are kept.
 
-    Raises InputError if the extra `hub` is not installed, or the hub cannot be reached or does not have them.
+    Raises InputError if the extra `hub` is not installed, the hub cannot be reached, or it does not have the files.
     """
     with _hub_errors(repository):
         _library().snapshot_download(
@@ -77,7 +77,7 @@ def no_network() -> Iterator[None]:
 
 @cache
 def _watch_contacts() -> None:
-    """Install the hook that refuses contacts inside `no_network`; such a hook cannot be removed."""
+    """Install the audit hook that refuses connections inside `no_network`; an audit hook cannot be removed."""
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         if event in ("socket.connect", "socket.getaddrinfo") and getattr(_inside, "depth", 0):
@@ -95,7 +95,7 @@ def _library() -> Any:
 
 @contextmanager
 def _hub_errors(repository: str) -> Iterator[None]:
-    """Turn errors into InputError: of a missing package, or, of any type, of the network, the hub and the disk."""
+    """Turn every error in the block into InputError: a missing package, or an error of network, hub or disk."""
     try:
         yield
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Ends a process with the one that started it, from the beginning on: nothing is imported that takes time."""
+"""Ends a process when its parent ends. Imports nothing that takes time, so that a new process is covered at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _SET_PARENT_DEATH_SIGNAL = 1  # of prctl
 def end_with(parent: int) -> None:
     """Have the system kill this process as soon as the thread of `parent` that started it has ended, on Linux.
 
-    Nothing in this process can delay it, as a call that holds Python's lock delays a thread that watches.
+    Nothing in this process can delay this. A thread that watches the parent would be delayed by a call that holds
+    Python's lock.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)

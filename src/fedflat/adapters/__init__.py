@@ -1,4 +1,4 @@
-"""Adapters: a few trained numbers beside the frozen parameters of a model, made by `peft`."""
+"""Adapters, made by `peft`: a few trained parameters beside the frozen parameters of a model."""
 
 from .adapted import (
     Factors,

@@ -1,4 +1,4 @@
-"""A model with adapters: the parameters that are trained and sent, in which rounds and precision; merged weights."""
+"""Models with adapters: the parameters that are trained and sent, their rounds and precision, and merged weights."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def adapted_network(module: nn.Module) -> Any | None:
 
 
 def kept_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that a model file has, by name: with adapters the factors, fixed or not, and the head."""
+    """Return the parameters that a model file stores, by name.
+
+    With adapters, these are the head and all factors, also the fixed ones.
+    """
     every = dict(module.named_parameters())
     if adapted_network(module) is None:
         return every
@@ -131,12 +134,12 @@ def _draw_embeddings(network: Any) -> None:
 
 
 def _means(target: str, name: str) -> bool:
-    """Return whether `target` stands for the layer called `name`, as `peft` reads it."""
+    """Return whether `target` matches the layer called `name`, by the rule of `peft`."""
     return name == target or name.endswith(f".{target}")
 
 
 def _head(network: nn.Module, adapter: LoRA) -> list[str]:
-    """Return the names of the layers whose own parameters are trained."""
+    """Return the names of the layers that are trained without an adapter."""
     if adapter.head == FROZEN:
         return []
     if adapter.head != AUTO:
@@ -183,7 +186,7 @@ class Factors:
 
 
 def factors(module: nn.Module) -> list[Factors]:
-    """Return the factors of each adapted layer of `module`, in its order, also fixed ones; empty without adapters."""
+    """Return the factors of each adapted layer, in the order of `module`, also fixed ones; empty without adapters."""
     names = [name for name, _ in module.named_parameters() if is_factor(name, "A")]
     layers = [A.partition(".lora_")[0].partition(PREFIX)[2] for A in names]
     return [Factors(layer, A, re.sub(r"(\.lora_(?:embedding_)?)A\.", r"\1B.", A))

@@ -41,7 +41,7 @@ class LoRA:
     )
 
     def __post_init__(self) -> None:
-        """Raise InputError, naming the field, for a value that no adapter has."""
+        """Raise InputError, naming the field, for a value that no adapter can have."""
         targets: Any = self.targets
         if isinstance(targets, list | str):
             object.__setattr__(self, "targets", (targets,) if isinstance(targets, str) else tuple(targets))

@@ -1,4 +1,4 @@
-"""Folders with an adapter in the format of `peft`: written, and read as the start of another adapter."""
+"""Folders with an adapter in the format of `peft`: writing them, and reading them as the start of an adapter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_BYTES = 2**36
 
 
 def load_start(network: Any, adapter: LoRA, start: str) -> None:
-    """Put the adapter in the folder `start` into `network`, a `PeftModel` with an adapter of the same shape.
+    """Load the adapter in the folder `start` into `network`, a `PeftModel` with an adapter of the same shape.
 
     Only safetensors are read, and nothing is unpickled. Raises InputError, naming folder or field, if it does not fit.
     """

@@ -1,1 +1,1 @@
-"""The contract between methods and everything that runs them. Imports torch and nothing of ours above it."""
+"""The contract between methods and everything that runs them. It imports torch, and no other package of fedflat."""

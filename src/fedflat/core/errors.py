@@ -20,8 +20,9 @@ class InputError(ValueError):
 class FieldError(InputError):
     """A value that a field cannot have.
 
-    key: the field, with points for one inside another. problem: what is wrong, such as "must be a number, got 'x'".
-    owner: what has the field, such as a class; empty where the message is to begin with the key.
+    key: the field; one inside another field is written with a dot, such as client.lr.
+    problem: what is wrong, such as "must be a number, got 'x'".
+    owner: the class or section that has the field; if it is empty, the message begins with the key.
     """
 
     def __init__(self, key: str, problem: str, owner: str = "") -> None:
@@ -74,21 +75,22 @@ def first_line(error: BaseException) -> str:
 
 
 def with_type(error: BaseException, longest: int = 200) -> str:
-    """Return the type of an error and, if it has a message, the first line of that, shortened."""
+    """Return the type of an error and, if it has a message, the first line of the message, shortened."""
     name = type(error).__name__
     return f"{name}: {shortened(first_line(error), longest)}" if str(error).strip() else name
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether memory was short, on the host or on a GPU; torch raises RuntimeError for the host's."""
+    """Tell whether an error says that the host or a GPU is out of memory; for the host, torch raises RuntimeError."""
     short = "OutOfMemory" in type(error).__name__ or "can't allocate memory" in str(error)
     return short or isinstance(error, MemoryError)
 
 
 def imported_errors(*errors: type[Exception] | str) -> tuple[type[Exception], ...]:
-    """Return error classes for `except`; those given by name, "pyarrow:ArrowException", only if imported already.
+    """Return error classes for `except`; names such as "pyarrow:ArrowException" only if the library is imported.
 
-    For modules that must not import a library only to name its errors: a library that is not imported raises none.
+    Modules use this where they should not import a library only to name its errors. A library that is not imported
+    raises no errors.
     """
     found: list[type[Exception]] = []
     for error in errors:
@@ -119,5 +121,5 @@ def changes_in_one_line() -> Iterator[None]:
 
 
 def is_first_rank() -> bool:
-    """Tell whether this process is alone or the first of those that torchrun started: the one that prints."""
+    """Tell whether this process prints: it is the only one, or rank 0 of the processes that torchrun started."""
     return os.environ.get("RANK", "0") == "0"

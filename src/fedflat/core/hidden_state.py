@@ -17,15 +17,16 @@ from .errors import shortened
 from .user_code import closure_of, global_names, keeps_nothing
 
 OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-DEEPEST = 8  # objects within objects
+DEEPEST = 8  # levels of objects inside objects that are visited
 LONGEST = 1000  # elements of a container that are looked at
 _EXACT = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, count)
 
 
 class HiddenState:
-    """The current state of `thing` by place: tensors, numbers, texts and lengths, without parameters.
+    """The current state of `thing` without parameters: tensors, numbers, texts and lengths, by place.
 
-    `references` are the modules and parameters on the way that are not registered in a module.
+    A place is a path of names inside `thing`. `references` are the modules that were found, and the parameters that
+    are not registered in a module.
     """
 
     def __init__(self, thing: object) -> None:
@@ -35,7 +36,7 @@ class HiddenState:
         self._visit(getattr(thing, "__name__", "") if callable(thing) else "", thing, 0)
 
     def first_difference(self, other: HiddenState) -> str | None:
-        """Return the first place where the two differ; None if they are equal."""
+        """Return the first place where this state and the `other` one differ; None if they are equal."""
         for place in {**self.values, **other.values}:
             a, b = self.values.get(place, Ellipsis), other.values.get(place, Ellipsis)
             if not same(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else type(a) is not type(b) or a != b:
@@ -57,12 +58,12 @@ class HiddenState:
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two tensors are equal, on a GPU up to rounding: its kernels add in any order."""
+    """Tell whether two tensors are equal; on a GPU up to rounding, because its kernels add in any order."""
     return close(a, b, 1e-5 if a.is_cuda and a.is_floating_point() else 0.0)
 
 
 def close(a: Tensor, b: Tensor, tolerance: float) -> bool:
-    """Tell whether tensors agree to `tolerance` times the largest finite number; always on the meta device."""
+    """Tell whether tensors agree up to `tolerance` times the largest finite number; on the meta device, always."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     scale = float(b.nan_to_num(0.0, 0.0, 0.0).abs().max()) if tolerance and b.numel() else 0.0
@@ -82,7 +83,10 @@ def leaves_of(result: Tensor) -> Iterator[Tensor]:
 
 
 def _kept(value: Any) -> object | None:
-    """Return the part of `value` that is compared; NumPy, not imported here, is known by its attributes."""
+    """Return the state of `value` itself, without its parts; None if it has none.
+
+    NumPy is not imported here: its objects are recognised by their attributes.
+    """
     if isinstance(value, Tensor):
         return None if isinstance(value, nn.Parameter) or value.layout is not torch.strided else value.detach().clone()
     if hasattr(value, "tobytes") and hasattr(value, "dtype"):
@@ -93,7 +97,7 @@ def _kept(value: Any) -> object | None:
 
 
 def _state_of_generator(value: Any) -> object | None:
-    """Return the state of a generator of random numbers; None for one without a state and for anything else."""
+    """Return the state of a random number generator; None for a generator without a state, and for other objects."""
     if isinstance(value, random.Random):
         return None if isinstance(value, random.SystemRandom) else value.getstate()
     if isinstance(value, torch.Generator):
@@ -138,7 +142,7 @@ def _of_class(cls: type[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield default arguments, variables of enclosing functions, and globals that it reads or writes."""
+    """Yield the default arguments and closure variables of a function, and the globals that it reads or writes."""
     yield from ((f"argument {i}", part) for i, part in enumerate(function.__defaults__ or ()))
     yield from (function.__kwdefaults__ or {}).items()
     yield from closure_of(function).items()

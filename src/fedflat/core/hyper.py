@@ -1,7 +1,8 @@
 """Hyper-parameters: a default, a meaning and a range, declared once on the field of a dataclass.
 
 The range check of the class, the configuration schema, the command line's help and the documentation all use this
-declaration. Numbers of numpy and torch become Python's, so that every setting can be checked, written and read again.
+declaration. Numbers of numpy and torch are converted to Python's, so that every setting can be checked, written and
+read again.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ def plain_numbers(value: Any) -> Any:
 
 
 def plain_fields(instance: Any) -> None:
-    """Make the numbers in the fields of a dataclass, frozen or not, Python's, right after it was made."""
+    """Convert numbers of numpy and torch in the fields of a new dataclass instance, also a frozen one, to Python's."""
     for f in fields(instance):
         object.__setattr__(instance, f.name, plain_number(getattr(instance, f.name)))
 
 
 def takes_numbers(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Make a function get numbers of numpy and torch among its arguments as Python's."""
+    """Wrap a function so that numbers of numpy and torch in its arguments are converted to Python's."""
 
     @wraps(function)
     def called(*given: Arguments.args, **named: Arguments.kwargs) -> Result:
@@ -82,7 +83,7 @@ class Interval:
 def hyper(default: Any, meaning: str, *, low: float = -inf, high: float = inf, open_low: bool = False) -> Any:
     """Declare a hyper-parameter: its default, its meaning (with unit), and the interval of its values.
 
-    default: MISSING for one that must be given.
+    default: MISSING for a hyper-parameter that must be given.
     """
     return field(default=default, metadata={"meaning": meaning, "interval": Interval(low, high, open_low)})
 
@@ -124,8 +125,8 @@ def _misnamed(name: str, names: list[str], unknown: list[str]) -> str:
 def check(instance: Any, section: str = "") -> None:
     """Raise FieldError for a value outside the declared range or choices.
 
-    Fields whose values are numbers of numpy or torch get Python's. section: what a configuration calls such an object,
-    which the message names in place of the class.
+    Numbers of numpy and torch in the fields are converted to Python's first.
+    section: the name of such an object in a configuration; if it is given, the message names it and not the class.
     """
     cls: Any = type(instance)
     hints = field_types(cls)
@@ -137,7 +138,7 @@ def check(instance: Any, section: str = "") -> None:
 
 
 def allowed(cls: Any, name: str) -> str:
-    """Say which values the field `name` of a class may have: "a number in [0, inf)", "true or false", ..."""
+    """Describe the values that the field `name` of a class may have, such as "a number in [0, inf)"."""
     kind = field_types(cls)[name]
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(repr, get_args(kind)))
@@ -157,12 +158,12 @@ def allowed(cls: Any, name: str) -> str:
 
 @cache
 def field_types(cls: Any) -> dict[str, Any]:
-    """Return the types of the fields of a class; a study makes many instances of it."""
+    """Return the types of the fields of a class; cached, because a study makes many instances of a class."""
     return get_type_hints(cls)
 
 
 def _is_class(kind: Any) -> bool:
-    """Whether the values of a field are objects of a class, such as the base of a wrapper method."""
+    """Tell whether the values of a field are objects of a class, such as the base of a wrapper method."""
     return isinstance(kind, type) and kind not in (bool, int, float, str)
 
 

@@ -35,8 +35,8 @@ class Descent:
     # outside: decay is added to the direction, as released codes do; inside: to the gradient that is
     # mixed with momentum, so it is scaled like that gradient.
     wd_scope: WeightDecayScope = "outside"
-    # What is clipped: all of d; the descent gradient alone; or, as FL-Simulator, all but the half
-    # penalty * w_i of the proximal term.
+    # What is clipped. full: all of d. loss_only: the descent gradient alone. flsim: as in FL-Simulator, d without the
+    # part penalty * w_i of the proximal term.
     clip_scope: ClipScope = "full"
 
     def __call__(
@@ -86,8 +86,8 @@ class LocalResult:
     client: Any  # the record to keep
     w: Tensor  # the local model, (*clients, d)
     steps: Tensor  # local steps taken, (*clients, 1)
-    lr_factors: Tensor  # sum of the factors on their step sizes, (*clients, 1)
-    gradients: int  # minibatch gradients taken, by all of the clients together
+    lr_factors: Tensor  # sum of the factors on the step sizes of these steps, (*clients, 1)
+    gradients: int  # minibatch gradients that all clients together computed
     loss: Tensor  # mean over steps of the loss at each step's first gradient, (*clients,), float32; see `local_step`
 
 
@@ -99,7 +99,7 @@ class LocalState:
     client: Any  # the records of these clients
     velocity: Tensor | None
     steps: Tensor | int = 0
-    gradients: int = 0  # minibatch gradients that each of these clients took
+    gradients: int = 0  # minibatch gradients that each of these clients computed
     loss: Tensor | float = 0.0  # sum over the steps, (*clients,), float64
     # Sum over the steps of the method's `lr_factor`, (*clients, 1); None without a schedule: the sum is then `steps`.
     lr_factors: Tensor | None = None
@@ -116,7 +116,7 @@ class LocalState:
         return len(self.w) if self.w.ndim > 1 else 1
 
 
-# One local step: (method, state, down, oracle, context, descent) -> the next state; `down` in the rows of the state.
+# One local step: (method, state, down, oracle, context, descent) -> the next state; `down` has the state's rows.
 StepFunction = Callable[[Method, LocalState, Any, Oracle, Context, Descent], LocalState]
 # Receives the state before each local step, and the point (*clients, d) where that step took its descent gradient.
 Observe = Callable[[LocalState, Tensor | None], None]
@@ -174,10 +174,10 @@ def local_round(
     """Train one client (tensors without a client axis), or a stack of clients, for a round.
 
     `steps` yields `(grad, active)` for each local step. In a stack the clients are sorted by their number
-    of steps, most first, and `active` is how many of the first ones take this step; `grad` then maps
+    of steps, most first, and the first `active` clients take this step; `grad` then maps
     `(active, d)` to `(active, d)`. Clients that have taken all their steps leave the stack.
-    `step` takes one step; an executor may have a faster one than `local_step`. `ctx.local_steps` says how many each
-    client will take, which methods with a schedule within the round need.
+    `step` takes one step; an executor may have a faster function than `local_step`. `ctx.local_steps` is the number of
+    steps that each client will take; methods with a schedule within the round need it.
     """
     w, mine = method.start(down, client), down
     loss = w.new_zeros(w.shape[:-1], dtype=torch.float64)
@@ -211,7 +211,7 @@ def has_schedule(method: Method) -> bool:
 def lr_factors_of(method: Method, ctx: Context, steps: Tensor) -> Tensor:
     """Sum the factors on the step size over all local `steps` (1, 1) of a client, (1, 1).
 
-    It has the bits that `local_round` gives the client, so clients need not send it.
+    The sum has the same bits as the client's own sum in `local_round`, so clients need not send it.
     """
     if not has_schedule(method):
         return steps
@@ -222,7 +222,7 @@ def lr_factors_of(method: Method, ctx: Context, steps: Tensor) -> Tensor:
 
 
 def _gather(parts: Sequence[LocalState]) -> tuple[LocalState, Tensor]:
-    """Join the parts of a stack; return it and the steps that each row took, (*clients, 1)."""
+    """Join the parts of a stack; return the stack, and the number of steps that each row took, (*clients, 1)."""
     counts = [part.w.new_full((*part.w.shape[:-1], 1), float(part.steps)) for part in parts]
     if len(parts) == 1:
         return parts[0], counts[0]

@@ -79,10 +79,10 @@ class Context:
     steps: Tensor | float = 0.0  # local steps
     lr_sum: Tensor | float = 0.0  # sum of their step sizes
     is_weight: Tensor | None = None  # (d,) bool; False where the coordinate is a bias
-    layers: tuple[slice, ...] = ()  # the last axis cut into the model's parameters
+    layers: tuple[slice, ...] = ()  # for each parameter of the model, its slice of the last axis
     sampled: int = 1  # clients that take part in the round
     full_grad: Oracle | None = None  # gradient of the client's loss on all of its samples; costs a pass over them
-    local_steps: Tensor | float = 1.0  # in `step`, `lr_factor` and `finish`: K_i, all of this round, (*clients, 1)
+    local_steps: Tensor | float = 1.0  # in `step`, `lr_factor` and `finish`: K_i, steps of this round, (*clients, 1)
     rounds: int = 0  # planned rounds of the run; 0 unless the method says `depends_on_rounds`
 
 
@@ -94,8 +94,8 @@ class Method(ABC):
     where it is not `up`) and becomes a frozen dataclass. Its hooks are annotated with these records; here
     they are Any. Hooks are pure functions, reduce only over the last axis, and never branch on a tensor's
     value, so that the same code runs one client, a stack of clients, a part of them in each of several
-    processes, or a client of a real federation. The server sees only the weighted mean over the clients:
-    of what they send, or of what `receive` makes of one client's message.
+    processes, or a client of a real federation. The server sees only a weighted mean over the clients:
+    of their messages, or of the records that `receive` makes from each message.
     """
 
     paper: ClassVar[Citation]
@@ -105,7 +105,7 @@ class Method(ABC):
     # "local": each client trains a model of its own, the field `w` of its record, and nothing is sent. "centralised":
     # one model is trained on the samples of all clients, with as many local steps as all clients of the cohort take.
     training: ClassVar[Literal["federated", "local", "centralised"]] = "federated"
-    # Whether a round depends on how many are planned, `ctx.rounds`: then a run cannot be given more of them later.
+    # Whether a round depends on the number of planned rounds, `ctx.rounds`: then a run cannot be extended later.
     depends_on_rounds: ClassVar[bool] = False
 
     server: ClassVar[type[Record]]  # kept by the server between rounds; has a field `w`, the model
@@ -151,8 +151,8 @@ class Method(ABC):
     def round_lr(self, ctx: Context) -> float:
         """Return the local step size of a round, positive: a schedule over rounds.
 
-        `ctx.lr` is the step size of the experiment; in all other hooks it is the value returned here. It may depend on
-        `ctx.t`, `ctx.lr` and `ctx.rounds` alone.
+        `ctx.lr` is the step size of the experiment; in all other hooks it is the value returned here. This value
+        may depend on `ctx.t`, `ctx.lr` and `ctx.rounds` alone.
         """
         return ctx.lr
 
@@ -193,8 +193,8 @@ class Method(ABC):
     def lr_factor(self, ctx: Context) -> Tensor | float:
         """Return the factor on the step size of the next local step, positive: a schedule within the round.
 
-        It may depend on `ctx.t`, `ctx.lr`, `ctx.steps` and `ctx.local_steps` alone, so that a server can compute how
-        far a client can move; `ctx.lr_sum` is `ctx.lr` times the sum of these factors.
+        The factor may depend on `ctx.t`, `ctx.lr`, `ctx.steps` and `ctx.local_steps` alone, so that a server can
+        compute how far a client can move; `ctx.lr_sum` is `ctx.lr` times the sum of these factors.
         """
         return 1.0
 

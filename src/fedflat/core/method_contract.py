@@ -1,7 +1,7 @@
-"""The promises of every method to its callers: `CONTRACT` has a check for each one, a function of the method.
+"""The promises of every method to its callers: `CONTRACT` has one check for each promise, called with the method.
 
-`fedflat check-method` and the tests of this package use it. The method is tried on a small problem with four clients,
-which take different numbers of steps.
+`fedflat check-method` and the tests of this package run these checks. They use a small problem with four clients, which
+take different numbers of steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .records import Record
 from .user_code import check_record
 
 D, CLIENTS = 11, 4
-STEPS = (5, 3, 3, 1)  # uneven, most first
+STEPS = (5, 3, 3, 1)  # local steps of each client: uneven, in descending order
 
 
 def target(clients: int, dtype: torch.dtype) -> Tensor:
@@ -32,7 +32,7 @@ def target(clients: int, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True)
 class ContractOracle:
-    """A non-quadratic loss for each row of `b`, with everything that an engine's oracle can do."""
+    """The oracle of a non-quadratic loss for each row of `b`, with all operations of an engine's oracle."""
 
     b: Tensor
     k: int
@@ -75,7 +75,7 @@ def context(dtype: torch.dtype = torch.float64, **changes: Any) -> Context:
 
 
 def states(method: Method, dtype: torch.dtype = torch.float64) -> tuple[Any, Any, Any]:
-    """Return a server after a few rounds, its message stacked for all clients, and clients with some history."""
+    """Return the records after three rounds: the server's, its message stacked for all clients, and the clients'."""
     server = method.init_server(torch.linspace(-1, 1, D, dtype=dtype))
     down = method.broadcast(server).map(lambda x: x.expand(CLIENTS, -1))
     client = method.init_client(down)
@@ -91,7 +91,7 @@ def states(method: Method, dtype: torch.dtype = torch.float64) -> tuple[Any, Any
 
 
 def require(kept: bool, problem: str) -> None:
-    """Raise BrokenPromiseError, with the problem, unless the promise is kept."""
+    """Raise BrokenPromiseError with the message `problem` unless `kept` is true."""
     if not kept:
         raise BrokenPromiseError(problem)
 
@@ -99,7 +99,7 @@ def require(kept: bool, problem: str) -> None:
 def require_shape(
     role: str, record: Any, kind: type[Record], method: Method, lead: tuple[int, ...], dtype: torch.dtype
 ) -> None:
-    """Raise BrokenPromiseError unless `record` is a `kind` whose tensors have shape (*lead, width) and type `dtype`."""
+    """Raise BrokenPromiseError unless `record` is a `kind` whose tensors have shape (*lead, width) and this `dtype`."""
     require(type(record) is kind, f"{role} is a {type(record).__name__}, the class line says {kind.__name__}")
     for name, width in kind.widths(D, method).items():
         x, shape = getattr(record, name), (*lead, width)
@@ -109,7 +109,7 @@ def require_shape(
 
 
 def shapes_and_dtypes_are_as_declared(method: Method, dtype: torch.dtype) -> None:
-    """Require that every hook returns the fields, shapes and type that the class line declares."""
+    """Require that every hook returns the fields and shapes that the class line declares, in the model's dtype."""
     server, down, client = states(method, dtype)
     result = local_round(method, down, client, oracles(target(CLIENTS, dtype)), context(dtype), Descent(0.1))
     received = method.receive(result.up, context(steps=result.steps, lr_sum=result.lr_factors * 0.1))
@@ -121,7 +121,7 @@ def shapes_and_dtypes_are_as_declared(method: Method, dtype: torch.dtype) -> Non
 
 
 def a_stack_is_its_clients_one_by_one(method: Method, momentum: float) -> None:
-    """Require that a client in a stack, with uneven steps, clipping, decay and momentum, gets its result alone."""
+    """Require that a client has the same result in a stack as alone, with uneven steps, clipping, decay, momentum."""
     _, down, client = states(method)
     b, descent = target(CLIENTS, torch.float64), Descent(0.1, weight_decay=0.01, max_norm=1.5, momentum=momentum)
     stacked = local_round(method, down, client, oracles(b), context(), descent)
@@ -160,7 +160,7 @@ def _equal(some: list[Tensor], others: list[Tensor]) -> bool:
 
 
 def hyper_parameters_are_frozen_and_checked(method: Method) -> None:
-    """Require that fields cannot be assigned, and that a value outside the declared range is refused by name."""
+    """Require that fields cannot be assigned, and that the error for a value outside its range names the field."""
     cls: Any = type(method)
     for f in fields(cls):
         try:
@@ -188,7 +188,7 @@ def _require_refused(cls: Any, name: str, value: float) -> None:
 
 
 def annotations_of_hooks_are_the_class_line(method: Method) -> None:
-    """Require that a hook annotated with a record names the one that the class line declares for that role."""
+    """Require that the annotations of hooks name the records that the class line declares."""
     roles = {
         "server": method.server,
         "client": method.client,

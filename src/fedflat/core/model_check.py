@@ -1,4 +1,4 @@
-"""Checks of a model by a few passes before training: its fit to the data, its randomness, and its memory."""
+"""Checks of a model by a few passes before training: its fit to the data, its random draws, and state that it keeps."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Randomness(Enum):
     NOTHING = "nothing"
     DROPOUT = "dropout"  # and nothing else: `SeededDropout` makes the masks
     OTHER = "other"  # from torch's random state, which has to be seeded for one client at a time
-    # As OTHER, and a sample's scores depend on its batch, which `sequential` alone never fills up with other samples.
+    # Seeded as OTHER. A sample's scores depend on the other samples of its batch, and only `sequential` never pads one.
     OF_BATCH = "of batch"
 
 
 def check_tokens(module: nn.Module, *samples: Tensor) -> None:
-    """Raise InputError if `samples` (n, tokens) have token numbers that a text model, or one within it, does not take.
+    """Raise InputError if `samples` (n, tokens) have token numbers outside the vocabulary of a text model.
 
-    A text model says in `vocabulary` how many it takes, from 0.
+    `module`, or a module inside it, is a text model if it has an integer attribute `vocabulary`, the number of tokens.
     """
     for vocabulary in (found for part in module.modules() if type(found := getattr(part, "vocabulary", None)) is int):
         for x in samples:
@@ -51,13 +51,14 @@ def randomness_of(module: nn.Module, x: Tensor, classes: int, task: Task = CROSS
     `classes` is the number of scores that `task` needs; scores that look like probabilities cause a warning. Four
     samples are enough.
 
-    A copy is made first. The module sees other samples at other parameters before both see the same: only what is a
-    function of parameters, samples and torch's random state then gives the same scores and gradients twice.
+    A copy is made first. The module then runs some samples; after that, the module and its copy run the same other
+    samples at the same other parameters. Their scores and gradients agree only if these depend on nothing but
+    parameters, samples and torch's random state.
 
-    Raises InputError if the module cannot take the samples, does not give one score per class, cannot be copied, has
-    scores without a gradient or with one of tensors that are not trained, changes a buffer, its input or a parameter,
-    draws random numbers that are not torch's, or keeps any other state between passes: state from one client's samples
-    would leak into the next client. Torch's random state is restored.
+    Raises InputError if the module cannot take the samples, cannot be copied, or does not give one score per class; if
+    the scores have no gradient, or one by tensors that are not trained; if the module changes a buffer, its input or a
+    parameter, or draws random numbers that are not torch's; or if it keeps any other state between passes, which would
+    leak from one client's samples to the next client. Torch's random state is restored.
     """
     fresh, values = copied(module, with_parameters=False), {name: p.detach() for name, p in module.named_parameters()}
     moving = {name for name, p in module.named_parameters() if p.requires_grad}
@@ -111,7 +112,7 @@ def _observe(module: nn.Module, values: dict[str, Tensor], x: Tensor, classes: i
 
 @contextmanager
 def _watched(module: nn.Module, parameters: dict[str, Tensor]) -> Iterator[None]:
-    """Raise InputError if the block has changed a parameter or buffer, or drawn numbers elsewhere."""
+    """Raise InputError if the block changes a parameter or buffer, or draws random numbers of Python or NumPy."""
     kept = {name: x.detach().clone() for name, x in (*parameters.items(), *module.named_buffers())}
     trained, drawn = {name: x.requires_grad for name, x in parameters.items()}, _other_random_states()
     yield
@@ -131,7 +132,7 @@ def _watched(module: nn.Module, parameters: dict[str, Tensor]) -> Iterator[None]
 
 
 def _refuse_memory(fresh: _Observation, used: _Observation) -> None:
-    """Raise InputError if a module that has seen other samples has other outputs or another state than a copy."""
+    """Raise InputError if a module that has run other samples differs from a fresh copy in outputs or state."""
     if place := fresh.state.first_difference(used.state):
         raise InputError(f"model: what it keeps in {place!r} changes from pass to pass, and would go from a client to "
                          "the next; keep nothing there, or switch that off")  # fmt: skip
@@ -143,14 +144,14 @@ def _refuse_memory(fresh: _Observation, used: _Observation) -> None:
 
 
 def _depends_on_others(module: nn.Module, values: dict[str, Tensor], x: Tensor, scores: Tensor) -> bool:
-    """Tell whether the `scores` of `x` change if a sample is added, as where short batches are filled up."""
+    """Tell whether the `scores` of `x` change if a sample is added to the batch, as executors do to pad batches."""
     with torch.no_grad(), _dropout(x):
         found = scores_of(_called(module, values, torch.cat([x, x[:1]])))[: len(x)]
     return not close(found, scores, torch.finfo(scores.dtype).eps ** 0.5)
 
 
 def _back(module: nn.Module, scores: Tensor, leaves: dict[str, Tensor]) -> list[Tensor | None]:
-    """Return the gradient of `leaves`. Raises InputError if it does not exist, or if other tensors have one."""
+    """Return the gradients by `leaves`. Raises InputError if there are none, or if other tensors have a gradient."""
     trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
     if not trained:
         return []
@@ -176,7 +177,7 @@ def _back(module: nn.Module, scores: Tensor, leaves: dict[str, Tensor]) -> list[
 
 
 def _refuse_others(module: nn.Module, scores: Tensor, trained: set[int]) -> None:
-    """Raise InputError if `scores` have a gradient by a tensor that training does not move."""
+    """Raise InputError if `scores` have a gradient by a tensor that training would not change."""
     own = {id(p): name for name, p in module.named_parameters()}
     for leaf in leaves_of(scores):
         if id(leaf) not in trained:
@@ -195,7 +196,7 @@ def _refuse_recomputing(layer: nn.Module, _: object) -> None:
 
 
 def _scores(module: nn.Module, parameters: dict[str, Tensor], x: Tensor, classes: int, task: Task) -> Tensor:
-    """Compute the scores. Raises InputError unless each sample has `classes` float scores and does not change."""
+    """Compute the scores. Raises InputError unless each sample has `classes` float scores and `x` stays unchanged."""
     given = x.clone()
     scores = scores_of(_called(module, parameters, given))
     if scores.shape != (len(x), classes):
@@ -246,7 +247,7 @@ def _warn_of_probabilities(found: _Observation) -> None:
 
 
 def _other_random_states() -> tuple[object, ...]:
-    """Return the random states of Python, and of NumPy, which is not imported here."""
+    """Return the random states of Python, and of NumPy if it is imported."""
     arrays: Any = sys.modules.get("numpy")
     return random.getstate(), arrays and plain_state(arrays.random.get_state(legacy=False))
 

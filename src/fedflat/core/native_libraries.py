@@ -1,7 +1,7 @@
-"""Settings of native libraries of this process: how Intel's rounds matrix products, and how glibc's allocator frees.
+"""Settings of native libraries in this process: rounding in Intel's MKL, and whether glibc keeps freed memory.
 
-By default glibc returns large freed blocks to the system, so that every step of a convolutional network needs the same
-pages again: thousands of page faults, and for each one the system clears a page.
+By default glibc returns large freed blocks to the system. Every step of a convolutional network then needs new pages:
+it causes thousands of page faults, and the system clears a page for each of them.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ TOO_LATE = -8  # MKL_CBWR_ERR_MODE_CHANGE_FAILURE
 
 
 def fix_product_rounding() -> None:
-    """Round matrix products alike wherever in memory a matrix begins, in this process and in those that it starts.
+    """Make the rounding of matrix products independent of memory addresses, in this process and in those it starts.
 
-    Then a client's training has the same bits in every row of a stack; measured, it costs no time. Call this before any
-    computation: Intel's library chooses its rounding at its first call. Nothing changes if the user has set $MKL_CBWR,
-    or if the library was called before; processes that are started later then round as this one does.
+    Then a client's training has the same bits in every row of a stack; this costs no measurable time. Call this before
+    any computation: Intel's library chooses its rounding at its first call. Nothing changes if the user has set
+    $MKL_CBWR, or if the library was called before; processes that are started later then round as this one does.
     """
     if VARIABLE not in os.environ and _set_in_library():
         os.environ[VARIABLE] = "AUTO"
 
 
 def _set_in_library() -> bool:
-    """Set the mode by a call of Intel's library; False if the library refuses, because it was called before.
+    """Set the mode by a call of Intel's library; return False if the library refuses because it was called before.
 
-    If torch does not export the function, the library will read the variable. The documented function, mkl_cbwr_set,
-    is not in torch's wheels; they export the function that it calls.
+    If torch is not imported, or does not export the function, return True: the library will read the environment
+    variable. The documented function, mkl_cbwr_set, is not in torch's wheels; they export the function that it calls.
     """
     torch = sys.modules.get("torch")
     if torch is None:

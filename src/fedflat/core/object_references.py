@@ -36,10 +36,10 @@ _nesting = [0]  # how many blocks of `allow_code` are active
 class ExtensionPoint:
     """A kind of object that users may add, such as methods."""
 
-    name: str  # as packages declare entry points: fedflat.methods has those called "methods"
-    words: str  # in messages, e.g. "a subclass of fedflat's Method"
+    name: str  # such as "methods": packages declare entry points in the group fedflat.methods
+    words: str  # what an object must be, in messages, e.g. "a subclass of fedflat's Method"
     qualifies: Callable[[Any], bool]
-    check: Callable[[Any], None] = lambda _: None  # raises InputError for one that cannot work
+    check: Callable[[Any], None] = lambda _: None  # raises InputError for an object that cannot work
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def is_code_allowed() -> bool:
 
 
 def check_allowed(name: str) -> None:
-    """Raise InputError, naming it, if `name` is an object reference and the call is not inside `allow_code()`."""
+    """Raise InputError if `name` is an object reference and the call is not inside `allow_code()`."""
     if is_reference(name) and not is_code_allowed():
         raise InputError(
             f"{printable(shortened(name))} names code, which is not run without permission: give --allow-code, or in "
@@ -82,7 +82,7 @@ def is_reference(name: object) -> bool:
 
 
 def resolved(reference: str) -> str:
-    """Expand the file path of `reference`, so that it means the same in every folder; other references are unchanged.
+    """Make the file path in `reference` absolute; a reference to a module is unchanged.
 
     Raises InputError for a missing file.
     """
@@ -96,13 +96,13 @@ def resolved(reference: str) -> str:
 
 
 def relative_to(folder: Path, name: str) -> str:
-    """Prefix the path in a reference with `folder`, the place of the file that names it; others are unchanged."""
+    """Prefix the path in a reference with `folder`, where the file with the reference is; other names are unchanged."""
     place, colon, attribute = name.rpartition(":")
     return f"{folder / Path(place).expanduser()}:{attribute}" if colon and _is_path(place) else name
 
 
 def short_name(name: str) -> str:
-    """Return the object's name in a reference, without module or file: `my.py:Mine` is Mine; others are unchanged."""
+    """Return the name of the object in a reference, such as Mine in `my.py:Mine`; other names are unchanged."""
     return name.rpartition(":")[2]
 
 
@@ -113,7 +113,7 @@ def file_of(name: str) -> Path | None:
 
 
 def portable(name: str) -> str:
-    """Remove the folder of the file from a reference: the same on every machine; other names are unchanged."""
+    """Remove the folder from a reference, so that it is the same on every machine; other names are unchanged."""
     place, colon, attribute = name.rpartition(":")
     return f"{Path(place).name}:{attribute}" if colon and _is_path(place) else name
 
@@ -124,7 +124,7 @@ def is_outside(name: object, point: ExtensionPoint) -> bool:
 
 
 def find_outside(name: str, point: ExtensionPoint) -> Any | None:
-    """Load the object that `name` refers to, or the entry point of that name; None if it is neither.
+    """Load the object that `name` refers to, or the entry point of that name; None if there is neither.
 
     Raises InputError as `load_object` does.
     """
@@ -144,8 +144,8 @@ def find_outside(name: str, point: ExtensionPoint) -> Any | None:
 def load_object(reference: str, point: ExtensionPoint) -> Any:
     """Load the object that `reference` names.
 
-    Raises InputError, one line that names the reference, outside `allow_code()`, for a module or file that cannot be
-    imported, for a name that it does not define, and for an object that does not fit `point`.
+    Raises InputError if the call is outside `allow_code()`, if the module or file cannot be imported, if it does not
+    define the name, or if the object does not fit `point`. The message is one line that names the reference.
     """
     shown = printable(shortened(reference))
     check_allowed(reference)
@@ -172,7 +172,7 @@ def installed(point: ExtensionPoint) -> dict[str, EntryPoint]:
 
 
 def origin(name: str, point: ExtensionPoint) -> CodeOrigin | None:
-    """Return the file of the object that an outside `name` refers to, and its digest; None if it is in no file."""
+    """Return the file of the object that `name` refers to, with its digest; None if the object is in no file."""
     try:
         path = Path(inspect.getfile(cast("type[Any]", find_outside(name, point))))
         return CodeOrigin(str(path), hashlib.sha256(path.read_bytes()).hexdigest())
@@ -192,7 +192,7 @@ def _is_path(place: str) -> bool:
 
 
 def _module_of_file(place: str) -> ModuleType:
-    """Import the module in the file `place`, once in a process; it may import modules in its folder."""
+    """Import the module in the file `place`, once per process. The module may import others from its folder."""
     import cloudpickle  # here, because most runs name no file
 
     name = f"{Path(place).stem}_{hashlib.sha256(place.encode()).hexdigest()[:16]}"
@@ -216,7 +216,7 @@ def _module_of_file(place: str) -> ModuleType:
 
 
 def _in_one_line(error: BaseException, place: str) -> str:
-    """Describe the error in importing `place`, with its line there."""
+    """Describe in one line an error that importing `place` raised, with the line in that file."""
     if isinstance(error, ModuleNotFoundError) and error.name and place.startswith(error.name):
         return f"there is no module {error.name!r} that Python can import"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == place]

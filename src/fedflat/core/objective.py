@@ -25,14 +25,14 @@ class Batch:
     """Samples for one client, or one batch for each client of a stack."""
 
     x: Tensor  # (*clients, b, *shape)
-    y: Tensor  # (*clients, b) class indices, or (*clients, b, k) the labels of other tasks
+    y: Tensor  # (*clients, b) class indices, or (*clients, b, k) labels of other tasks
     weight: Tensor | None = None  # (*clients, b), sums to 1 per client; None is the plain mean
     key: Tensor | None = None  # (*clients,) int64, determines the dropout masks; None: torch draws them
 
     def mean(self, x: Tensor) -> Tensor:
         """Compute the weighted mean over each client's samples of `x` (*clients, b): (*clients,), in float64.
 
-        It is the same number, up to float64, for padded and unpadded batches.
+        The mean is the same, up to float64 rounding, for padded and unpadded batches.
         """
         if self.weight is None:
             return x.mean(-1, dtype=torch.float64)
@@ -45,15 +45,15 @@ Penalty = Callable[[Tensor], Tensor]  # scores (*clients, b, classes) -> one num
 class Objective:
     """The mean loss of `module` on a task at any parameter vector; the module's own parameters are not used.
 
-    It contains neither weight decay nor a penalty. Gradients are computed in training mode, except in layers that
-    are in evaluation mode inside a module in training mode, and as the module's own `train()` has it.
+    The loss contains neither weight decay nor a penalty. Gradients are computed in training mode, which the module's
+    own `train()` may define. Layers in evaluation mode inside a module in training mode stay in evaluation mode.
     """
 
     def __init__(self, module: nn.Module, bf16: bool = False, task: Task = CROSS_ENTROPY) -> None:
-        """Prepare `module`; with `bf16`, gradients in training mode use torch's bfloat16 autocast, measures never do.
+        """Prepare `module`. With `bf16`, gradients in training mode use torch's bfloat16 autocast.
 
-        Raises ValueError if the module keeps batch statistics, which a federated mean cannot average, or has a
-        `train()` that cannot be called on a copy.
+        Gradients in evaluation mode never do. Raises ValueError if the module keeps batch statistics, which a federated
+        mean cannot average, or has a `train()` that cannot be called on a copy.
         """
         refuse_batch_statistics(module)
         self._bf16, self.task = bf16, task
@@ -67,7 +67,7 @@ class Objective:
     def logits(self, w: Tensor, x: Tensor, key: Tensor | None = None) -> Tensor:
         """Compute class scores (*clients, b, classes) at `w` (*clients, d) for `x` (*clients, b, *shape).
 
-        Dropout draws its masks from `key` (*clients,), or from torch's random state if that is None.
+        Dropout draws its masks from `key` (*clients,), or from torch's random state if `key` is None.
         """
         parameters = self.space.views(w)
         if w.ndim == 1:
@@ -126,7 +126,7 @@ class Objective:
         """Compute the mean loss without the penalty, (*clients,), float64, and `gradient`, in one pass.
 
         With `penalty_alone` the gradient is that of the penalty, never in bfloat16: near the teacher, where every round
-        starts, a teacher's penalty is so flat that its gradient would be all rounding error.
+        starts, a teacher's penalty is so flat that its gradient would be only rounding error.
         """
         w = w.detach().requires_grad_()
         with torch.enable_grad(), nullcontext() if penalty_alone else self.training_precision():
@@ -146,9 +146,9 @@ class Objective:
         return evaluating(self.module)
 
     def check_own_modes(self, w: Tensor, x: Tensor) -> None:
-        """Raise InputError if a `train()` of the module's own makes it wrong, or random, to evaluate it at `w` (d,).
+        """Raise InputError if an overridden `train()` makes the scores at `w` (d,) in evaluation mode wrong or random.
 
-        The check runs some samples `x` (b, *shape), the parameters inside the module and in a vector beside it.
+        The check runs samples `x` (b, *shape) twice: with parameters copied into the module, and passed as a vector.
         """
         if next(own_modes(self.module), None) is None:
             return
@@ -170,7 +170,7 @@ class Objective:
 class BatchOracle:
     """The gradient oracle of one batch (see `core.oracle.MinibatchOracle`).
 
-    `seeded` is a context for every gradient: it seeds torch's random state for a model's draws other than dropout.
+    `seeded` makes a context for each gradient, which seeds torch's random state for random draws other than dropout.
     """
 
     objective: Objective
@@ -191,7 +191,7 @@ class BatchOracle:
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> BatchOracle:
         """Return the oracle of the loss with a teacher's penalty; see `core.oracle.with_teacher`.
 
-        Raises InputError for a task whose scores are not those of classes.
+        Raises InputError for a task other than classification.
         """
         return replace(self, penalty=self._teacher(e, weight * tau**2, tau))
 
@@ -207,7 +207,7 @@ class BatchOracle:
     def _teacher(self, e: Tensor, weight: float, tau: float) -> Penalty:
         """Return the penalty weight KL(softmax(z_e / tau) || softmax(z_w / tau)).
 
-        Raises InputError for a task whose scores are not those of classes.
+        Raises InputError for a task other than classification.
         """
         if self.objective.task.kind != "classification":
             raise InputError(
@@ -241,7 +241,7 @@ class BatchOracle:
 
 
 def _transformed(batch: Batch, axes: int, matrix: Tensor, shift: Tensor) -> Tensor:
-    """Return the samples A x + b, in the shape of the batch's samples, whose first `axes` are (*clients, b)."""
+    """Return the samples A x + b, in the shape of the batch's samples, whose first `axes` axes are (*clients, b)."""
     channels = round(matrix.shape[-1] ** 0.5)
     numbers = prod(batch.x.shape[axes:])
     if shift.shape[-1] != numbers:
@@ -254,10 +254,10 @@ def _transformed(batch: Batch, axes: int, matrix: Tensor, shift: Tensor) -> Tens
 
 @contextmanager
 def _stacking() -> Iterator[None]:
-    """Turn what `vmap` raises for a function that it does not know, or cannot batch, into StackingError."""
+    """Turn an error that `vmap` raises for a function that it cannot run for several clients into StackingError."""
     try:
         yield
-    except (InputError, Warning):  # a warning that is to be an error is no failure of torch
+    except (InputError, Warning):  # a warning that a filter raises as an error is no failure of torch
         raise
     except Exception as error:
         if is_out_of_memory(error):

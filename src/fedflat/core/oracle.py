@@ -1,7 +1,7 @@
 """The gradient oracle and its transforms.
 
-An oracle maps parameters to the gradient of the task loss on the current minibatch there.
-A sharpness-aware method takes that gradient somewhere else, so it is one transform of the oracle.
+An oracle maps parameters to the gradient of the task loss on the current minibatch at these parameters.
+A sharpness-aware method needs this gradient at other parameters, which is a transform of the oracle.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def unit(x: Tensor) -> Tensor:
 
 
 def shifted(grad: Oracle, e: Tensor) -> Oracle:
-    """Return the gradient at `w + e` for a perturbation `e` known beforehand, (*clients, d)."""
+    """Return the oracle of the gradient at `w + e`, for a perturbation `e` known beforehand, (*clients, d)."""
     return lambda w: grad(w + e)
 
 
 def sam(grad: Oracle, rho: float | Tensor) -> Oracle:
-    """Return the gradient at the first-order worst point of the ball of radius `rho` (Foret et al., 2021, eq. 2).
+    """Return the oracle at the first-order worst point of the ball of radius `rho` (Foret et al., 2021, eq. 2).
 
-    Radius 0 is the plain oracle and costs one gradient, not two; a tensor is not compared with 0.
+    With `rho` = 0 this is the plain oracle and costs one gradient, not two; a tensor `rho` is not compared with 0.
     """
     if not isinstance(rho, Tensor) and rho == 0:
         return grad
@@ -56,9 +56,9 @@ def sam(grad: Oracle, rho: float | Tensor) -> Oracle:
 
 
 def asam(grad: Oracle, rho: float, T: Tensor) -> Oracle:
-    """Return the gradient at the first-order worst point of the ball ||e / T|| <= rho (Kwon et al., 2021, eq. 3).
+    """Return the oracle at the first-order worst point of the ball ||e / T|| <= rho (Kwon et al., 2021, eq. 3).
 
-    `T` (*clients, d) scales the coordinates; radius 0 is the plain oracle and costs one gradient.
+    `T` (*clients, d) scales the coordinates; with `rho` = 0 this is the plain oracle and costs one gradient.
     """
     if rho == 0:
         return grad
@@ -66,7 +66,7 @@ def asam(grad: Oracle, rho: float, T: Tensor) -> Oracle:
 
 
 def with_teacher(grad: Oracle, e: Tensor, weight: float, tau: float) -> Oracle:
-    """Return the gradient of loss + weight tau^2 KL(softmax(z_e / tau) || softmax(z_w / tau)), batch mean.
+    """Return the oracle of the loss + weight tau^2 KL(softmax(z_e / tau) || softmax(z_w / tau)), batch mean.
 
     z_w and z_e are the scores at w and at the teacher's parameters `e` (*clients, d), which carry no
     gradient. Apply it to the step's own oracle, before any other transform.
@@ -78,7 +78,7 @@ def teacher_gradient(grad: Oracle, w: Tensor, e: Tensor, tau: float) -> Tensor:
     """Return the gradient at `w` of KL(softmax(z_e / tau) || softmax(z_w / tau)), batch mean, without the task loss.
 
     z_w and z_e are the scores at w and at the teacher's parameters `e` (*clients, d), with the same dropout masks. It
-    is not a descent gradient: a step needs one besides. Apply it to the step's own oracle.
+    is not a descent gradient; a step needs one in addition. Apply it to the step's own oracle.
     """
     return cast(MinibatchOracle, grad).teacher_gradient(w, e, tau)
 
@@ -86,24 +86,24 @@ def teacher_gradient(grad: Oracle, w: Tensor, e: Tensor, tau: float) -> Tensor:
 def wrt_inputs(grad: Oracle, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradients by w, `matrix` and `shift` of the loss on the samples A x + b.
 
-    A, of `matrix` (*clients, c c) row-major, acts on the c channels of a sample; b is `shift` (*clients, n),
-    n numbers in a sample. Apply it to the step's own oracle.
+    A is `matrix` (*clients, c c), row-major, and acts on the c channels of a sample. b is `shift` (*clients, n), where
+    n is the size of a sample. Apply it to the step's own oracle.
     """
     return cast(MinibatchOracle, grad).wrt_inputs(w, matrix, shift)
 
 
 class ObservedOracle:
-    """An oracle that returns the gradients of another one and records the requests of a local step.
+    """An oracle that returns the gradients of another one, and records how many a local step takes, and its loss.
 
-    The last gradient it gave is the step's descent gradient, unless a method names another one (`as_descent_gradient`).
-    The loss is that of the pass of the first gradient: where that was taken, on its samples, without a penalty.
+    The last gradient that it returned is the step's descent gradient, unless a method calls `as_descent_gradient`.
+    The loss comes from the forward pass of the first gradient: at the same point and samples, without a penalty.
     """
 
     def __init__(self, grad: Oracle) -> None:
         self._grad = grad
         self.calls = 0  # gradients so far
-        self.loss: Tensor | None = None  # (*clients,), of the first gradient; None if `grad` does not know it
-        self.point: Tensor | None = None  # where the last one was taken, (*clients, d)
+        self.loss: Tensor | None = None  # (*clients,), of the first gradient; None if `grad` does not compute it
+        self.point: Tensor | None = None  # where the last gradient was taken, (*clients, d)
         self.descent: Tensor | None = None  # the descent gradient, (*clients, d)
 
     def __call__(self, w: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class ObservedOracle:
         return self._observed(w, by_w), by_matrix, by_shift
 
     def _asked(self, grad: Any, plain: str, with_loss: str, *at: Tensor | float) -> Any:
-        """Call the method `plain` of `grad`; the first time `with_loss` instead, if it exists, and keep the loss."""
+        """Call the method `plain` of `grad`; the first call uses `with_loss`, if `grad` has it, and stores the loss."""
         if self.calls or not hasattr(grad, with_loss):
             return getattr(grad, plain)(*at)
         self.loss, gradients = getattr(grad, with_loss)(*at)
@@ -141,7 +141,7 @@ class ObservedOracle:
 
 
 def as_descent_gradient(grad: Oracle, gradient: Tensor) -> Tensor:
-    """Return `gradient`, made from several of `grad`, and record it as the descent gradient, which is clipped."""
+    """Return `gradient`, computed from gradients of `grad`, and record it as the descent gradient, which is clipped."""
     inner: Any = grad
     while not isinstance(inner, ObservedOracle) and hasattr(inner, "grad"):  # an oracle on a subspace
         inner = inner.grad

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Progress = Callable[[str, int, int], None]  # name, steps done, steps in all (or an estimate of them)
-Steps = Callable[[int, int], None]  # a `Progress` whose name is given: steps done, steps in all
+Steps = Callable[[int, int], None]  # a `Progress` without the name: steps done, steps in all
 
 
 def no_progress(*_: object) -> None:

@@ -1,7 +1,7 @@
 """Records: the state that a party keeps and the messages that it sends, declared as types.
 
 Communication, memory, checkpoints, network messages, masking and averaging are all computed
-from these declarations, so nothing about them is typed in twice.
+from these declarations, so that every field is declared only once.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def uniform_mean() -> Any:
 
 
 def gradient_scale() -> Any:
-    """Mark a field with the scale of gradients; other fields have the scale of parameters and their changes."""
+    """Mark a field that has the scale of gradients; unmarked fields have the scale of parameters and their changes."""
     return field(metadata={"gradient_scale": True})
 
 
 def squared_length() -> Any:
-    """Mark a field that is the square of a length: its unit is that of parameters, squared."""
+    """Mark a field that is the square of a length, in squared parameter units."""
     return field(metadata={"squared_length": True})
 
 
 def in_range(low: float, high: float) -> Any:
-    """Mark a field without a unit whose numbers are from `low` to `high`, such as a cosine: it has no length."""
+    """Mark a field without a unit, from `low` to `high`, such as a cosine. It does not enter the norm of a record."""
     return field(metadata={"in_range": (low, high)})
 
 
@@ -50,10 +50,11 @@ def in_range(low: float, high: float) -> Any:
 class Record:
     """A frozen set of named tensors with the same leading axes. Subclasses only list fields.
 
-    Every field is annotated `Vector` (as wide as the model), `Scalar` (one number),
-    `Annotated[Tensor, "name"]`, whose width is the integer attribute `name` of the method, or
-    `Annotated[Tensor, "d", "name"]`, a vector as wide as the model if the attribute `name` is true
-    and of width 0 otherwise; `"name=value"` in its place asks for that value of an option, and there may be several.
+    The annotation of a field gives its width. A `Vector` is as wide as the model, a `Scalar` is one number.
+    `Annotated[Tensor, "name"]` has the width that the integer attribute `name` of the method gives.
+    `Annotated[Tensor, "d", "name"]` is as wide as the model if the attribute `name` is true, and has width 0 otherwise.
+    With `"name=value"` instead of `"name"`, the attribute must have this value. If there are several conditions, all
+    must hold.
     """
 
     _known_marks: ClassVar[dict[str, tuple[str, ...]]]
@@ -80,20 +81,20 @@ class Record:
 
     @classmethod
     def marked(cls, mark: str) -> frozenset[str]:
-        """Return the names of the fields with `mark`, the name of a function that makes it, such as "per_round"."""
+        """Return the names of the fields declared by the function called `mark`, such as "per_round"."""
         return frozenset(f.name for f in fields(cls) if f.metadata.get(mark))
 
     @classmethod
     def ranges(cls) -> dict[str, tuple[float, float]]:
-        """Return the least and the largest number of each field that is `in_range`, by name."""
+        """Return the bounds (low, high) of the fields declared by `in_range`, by field name."""
         return {f.name: f.metadata["in_range"] for f in fields(cls) if f.metadata.get("in_range")}
 
     @classmethod
     def _marks(cls) -> dict[str, tuple[str, ...]]:
-        """Read the width mark of every field, and the attributes that it depends on, from the annotations.
+        """Return the width mark of every field, and the conditions on its width, from the annotations.
 
-        They are stored in the class: a worker gets a class of the user's script by value, and cannot read annotations
-        with names of the script.
+        The result is stored in the class, because a worker process gets a class of the user's script by value, and
+        cannot resolve annotations that use names of the script.
         """
         if "_known_marks" not in vars(cls):
             hints = get_type_hints(cls, include_extras=True)
@@ -116,7 +117,7 @@ def _holds(method: object, condition: str) -> bool:
 
 
 def is_finite(x: Tensor) -> Tensor:
-    """Tell whether each row of `x` (*clients, width) has neither NaN nor infinity, (*clients,)."""
+    """Return for each row of `x` (*clients, width) whether it has neither NaN nor infinity, (*clients,) bool."""
     return (x * 0).sum(-1) == 0  # faster than isfinite(x).all(-1), which costs much of a small round
 
 
@@ -145,12 +146,13 @@ def record_norm(
     without: frozenset[str] = frozenset(),
     squared: frozenset[str] = frozenset(),
 ) -> Tensor:
-    """Compute the Euclidean norm of each client's record, except fields `without`, (*clients, 1), float64.
+    """Compute the Euclidean norm of each client's record without the fields `without`, (*clients, 1), float64.
 
-    record: (*clients, width) in every field. A field with the scale of gradients counts as the move that it makes in
-    the client's local steps, whose step sizes sum to `lr_sum` (*clients, 1); other fields are lengths as they are.
-    squared: fields that are squares of lengths, and enter with their roots; then a record whose vectors are c times
-    as long has c times the norm. By default none does: noise of one size for all fields needs their plain norm.
+    record: (*clients, width) in every field. The length of a field with the scale of gradients is multiplied by
+    `lr_sum` (*clients, 1), the sum of the client's step sizes, which converts it to parameter units.
+    squared: fields that are squares of lengths, whose square roots enter the norm; then a record whose vectors are c
+    times as long has c times the norm. By default all fields enter unchanged: noise of one size for all fields needs
+    the plain norm.
     """
     gradients = record.marked("gradient_scale")
     squares = []
@@ -167,7 +169,8 @@ def record_norm(
 def shortened_to(record: R, norm: Tensor, bound: float, squared: frozenset[str] = frozenset()) -> R:
     """Scale each client's record by min(1, bound / norm): the direction stays, the norm is at most `bound`.
 
-    norm: (*clients, 1), of `record_norm` with the same `squared`, whose fields are multiplied by the square of that.
+    norm: (*clients, 1), the result of `record_norm` with the same `squared`. The fields `squared` are multiplied by the
+    square of this factor.
     """
     factor = (bound / norm.clamp(min=bound)).nan_to_num(0.0)
     short = {name: x * (factor**2 if name in squared else factor) for name, x in record.tensors().items()}

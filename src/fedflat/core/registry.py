@@ -21,7 +21,7 @@ Qualifies = Callable[[type[Any]], TypeGuard[type[Entry]]]  # whether a class is 
 
 
 def plain(name: str) -> str:
-    """`name` in lower case without `-` and `_`: `FedLESAM-D`, `fedlesam_d` and `FedLESAM_D` are the same name."""
+    """Return `name` in lower case without `-` and `_`, so that `FedLESAM-D` and `fedlesam_d` are the same name."""
     return name.lower().replace("-", "").replace("_", "")
 
 
@@ -32,15 +32,15 @@ def matching(name: str, known: Iterable[str]) -> str | None:
 
 
 def known_names(name: object, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown `name`: the known ones, and the most similar one, if any is."""
+    """Return the end of a message about an unknown `name`: the known names, and the most similar one, if any."""
     names = list(known)
     return f"known are {', '.join(names)}{suggestion(name, names)}"
 
 
 def suggestion(name: object, known: Iterable[str]) -> str:
-    """`; did you mean NAME?` with the one of `known` that `name` is most like; empty if it is like none.
+    """Return `; did you mean NAME?` with the most similar name of `known`; an empty text if none is similar.
 
-    The initials of its words count, too: `learning_rate` is like `lr`.
+    The initials of the words in `name` are compared, too: `learning_rate` is similar to `lr`.
     """
     plainly, given = {plain(one): one for one in known}, str(name)[:LONGEST]
     initials = "".join(word[:1] for word in given.lower().split("_"))
@@ -55,12 +55,12 @@ def module_names(package: str) -> list[str]:
 
 @cache
 def _files(folders: tuple[str, ...]) -> list[str]:
-    """Return the modules in `folders`, read once in a process: a list of recipes asks ten thousand times."""
+    """Return the modules in `folders`; cached, because a list of recipes calls this ten thousand times."""
     return [module.name for module in iter_modules(folders) if not module.ispkg]
 
 
 def classes_of(package: str, module: str, qualifies: Qualifies[Entry]) -> list[type[Entry]]:
-    """Import `module` of `package` and give the classes that it defines itself, that qualify and are not abstract."""
+    """Import `module` of `package`; return the classes that it defines itself, that qualify and are not abstract."""
     return [cls for cls in _own_classes(f"{package}.{module}") if qualifies(cls)]
 
 

@@ -1,6 +1,7 @@
-"""Layers of a stack of clients, with the results of each client alone: dropout, linear layers and embeddings.
+"""Dropout, linear layers and embeddings that give a client the same results in a stack of clients as alone.
 
-Dropout masks depend on a key only. torch's own depend on its random state, which `vmap` cannot keep for each client.
+Dropout masks depend only on a key. torch's masks depend on its random state, and `vmap` cannot keep one random state
+for each client.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class SeededDropout(TorchFunctionMode):
     `key` is an int64 tensor () on the model's device; inside `vmap` it may be batched, unlike torch's
     own generators. A mask depends on the key, on the number of earlier dropouts in the block, and on the coordinates
     of each element, but not on the sizes of the axes: a short batch has the same masks alone and padded in a stack.
-    This covers dropout of elements and of channels that Python calls. Random numbers that torch draws inside an
+    This covers dropout of elements and of channels if Python calls it. Random numbers that torch draws inside an
     operator (attention, recurrent layers, noise) still change torch's random state.
     """
 
@@ -94,10 +95,10 @@ def kept(key: Tensor, call: int, shape: tuple[int, ...], p: float) -> Tensor:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """Change 64-bit words in place by a bijection in which every input bit moves every output bit.
+    """Change 64-bit words in place by a bijection in which every input bit affects every output bit.
 
-    int64 multiplies modulo 2^64. A mask is as large as what is masked: with a new tensor for each operation it takes
-    up to four times as long.
+    A product of int64 is taken modulo 2^64. The words are changed in place, because a new tensor for each operation
+    takes up to four times as long.
     """
     x += _signed(0x9E3779B97F4A7C15)
     x ^= _shifted(x, 30)
@@ -119,7 +120,7 @@ def _signed(word: int) -> int:
 
 
 def linear_layers(module: nn.Module) -> list[nn.Linear]:
-    """Return the layers that `row_major` may change: torch's linear layers, except those with an instance `forward`."""
+    """Return the layers that `row_major` may change: torch's linear layers whose own `forward` is unchanged."""
     return [layer for layer in module.modules() if type(layer) is nn.Linear and "forward" not in vars(layer)]
 
 
@@ -127,9 +128,10 @@ def linear_layers(module: nn.Module) -> list[nn.Linear]:
 def row_major(layers: Sequence[nn.Linear]) -> Iterator[None]:
     """Make `vmap` compute the weight gradients of `layers` in row-major order, as in the flat vector.
 
-    The numbers are the same. But torch's own product gives the gradients transposed, and copying them into the flat
-    vector takes half of the time of a small network. Computing (W x^T)^T gives row-major gradients. So does a product
-    with a custom gradient, which is twice as fast forwards but slower in Python: it is used in compiled steps.
+    The results are the same. But torch's own product gives the gradients transposed, and copying them into the flat
+    vector takes half of the time of a small network. Computing (W x^T)^T gives row-major gradients. A product with a
+    custom gradient does, too; its forward pass is twice as fast, but it is slower in Python, so that only compiled
+    steps use it.
     """
     for layer in layers:
         layer.forward = partial(_linear, layer)  # type: ignore[method-assign]

@@ -1,9 +1,9 @@
-"""Functions and modules as texts: code that computes something else has another text, the same in every process.
+"""Texts that describe functions and modules: the same in every process, different for code that computes differently.
 
-A text has the names of classes and functions of installed packages, with their constructor arguments and bound values;
-of all others it has the code, with the constants, closures, class attributes and globals that the code reads. No text
-has an address or the order of a set. A text lacks attributes of an object of an installed class that are not
-constructor arguments, the content of files that code reads, and native code.
+Classes and functions of installed packages are described by their names, constructor arguments and bound values. All
+others are described by their code, with the constants, closures, class attributes and globals that the code reads. No
+text contains a memory address or depends on the order of a set. Three things are not described: attributes of objects
+of installed classes that are not constructor arguments, the content of files that code reads, and native code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from .user_code import closure_of, codes_of, global_names, is_installed
 LONGEST = 400  # characters of a text before its digest
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 TORCH_KINDS = (torch.dtype, torch.memory_format, torch.layout)
-NOT_COMPUTED = ("dtype", "torch_dtype", "id2label", "label2id", "transformers_version")  # in a configuration
+# Keys of a configuration that do not change results.
+NOT_COMPUTED = ("dtype", "torch_dtype", "id2label", "label2id", "transformers_version")
 
 
 def text_of(thing: Any) -> str:
@@ -38,14 +39,14 @@ def text_of(thing: Any) -> str:
 
 
 def layers_of(module: nn.Module) -> str:
-    """Describe the layers of a module, each once, such as `Linear(4, 2); GELU()`, with a digest of all."""
+    """Describe the layers of a module, equal ones once, such as `Linear(4, 2); GELU()`, with a digest of all."""
     words = _Words(values=False)
     parts = [_Words(values=False).options(one) for one in module.modules()]
     return _cut("; ".join(dict.fromkeys(parts)), [words.of(module), *words.hidden])
 
 
 def telling_apart(texts: Sequence[str]) -> list[str]:
-    """Shorten texts of `layers_of` to what differs; the digest stays only where nothing else does."""
+    """Shorten texts of `layers_of` to the layers that differ; keep the digests if these layers are not enough."""
     split = [text.rpartition(" #")[::2] for text in texts]
     parts = [names.split("; ") for names, _ in split]
     common = set(parts[0]).intersection(*parts[1:])
@@ -62,13 +63,13 @@ def _cut(text: str, hidden: Iterable[str]) -> str:
 
 
 class _Words:
-    """One description; `hidden` belongs to it and is not fit to be read."""
+    """The description of one object; the parts in `hidden` are not shown and only enter its digest."""
 
     def __init__(self, values: bool) -> None:
-        """Describe nothing yet. values: whether parameters count with their values, not only with their shapes."""
+        """Begin an empty description. values: whether parameters enter with their values, or only with their shapes."""
         self.hidden: list[str] = []
         self._values = values
-        self._seen: dict[int, tuple[int, Any]] = {}  # with the object, so that no other one gets its identity
+        self._seen: dict[int, tuple[int, Any]] = {}  # by id; the object is kept, so that no other gets its id
 
     def of(self, thing: Any) -> str:
         """Describe any object."""
@@ -83,14 +84,14 @@ class _Words:
         return self._once(thing)
 
     def _once(self, thing: Any) -> str:
-        """Describe an object that may hold others; the second time by its number, as it may hold itself."""
+        """Describe an object that may contain others, or itself; the second time by its number."""
         if id(thing) in self._seen:
             return f"again {self._seen[id(thing)][0]}"
         self._seen[id(thing)] = len(self._seen), thing
         if not isinstance(thing, Mapping | set | frozenset | list | tuple):
             return self._object(thing)
         text = self._container(thing)
-        del self._seen[id(thing)]  # equal ones may be one object, or not
+        del self._seen[id(thing)]  # whether two equal containers are one object does not matter
         return text
 
     def _container(self, thing: Any) -> str:
@@ -122,7 +123,7 @@ class _Words:
         return ", ".join(f"{name}={self.of(value)}" for name, value in values)
 
     def _function(self, function: FunctionType) -> str:
-        """Describe a function by its name; of one's own also code, defaults, closure and globals."""
+        """Describe a function by its name and closure; if not installed, also by its code, defaults and globals."""
         cells = closure_of(function)
         used = {**cells, "defaults": function.__defaults__, **(function.__kwdefaults__ or {})}
         if not is_installed(function):
@@ -146,7 +147,7 @@ class _Words:
         return text
 
     def options(self, module: nn.Module) -> str:
-        """Describe a module's class, and its arguments other than defaults; of an own class all plain attributes."""
+        """Describe a module's class with the arguments that are not defaults; if not installed, with all attributes."""
         self._class(type(module))
         values = {k: x for k, x in {**vars(module), **module._buffers}.items() if k not in OF_EVERY_MODULE}
         if not is_installed(type(module)):
@@ -158,7 +159,7 @@ class _Words:
         return f"{type(module).__qualname__}({', '.join(texts)})"
 
     def _class(self, cls: Any) -> None:
-        """Note the code and the attributes of a class, apart from those of installed classes that it is over."""
+        """Add the code and the attributes of a class and its bases to `hidden`, except those of installed classes."""
         for base in cls.__mro__ if isinstance(cls, type) else ():
             if is_installed(base) or id(base) in self._seen:
                 continue
@@ -170,20 +171,20 @@ class _Words:
 
 
 def _attributes(thing: Any) -> dict[str, Any]:
-    """Return the attributes of an object; of a configuration of transformers those that are not the defaults."""
+    """Return the attributes of an object; for a configuration of transformers, those that are not defaults."""
     if hasattr(thing, "to_diff_dict"):
         return {k: x for k, x in thing.to_diff_dict().items() if k[0] != "_" and k not in NOT_COMPUTED}
     if is_installed(type(thing)):
         return {}
     try:
-        state: Any = object.__getstate__(thing)  # a dictionary, and with slots another one
-    except TypeError:  # over a class of C
+        state: Any = object.__getstate__(thing)  # a dictionary; with slots, two of them
+    except TypeError:  # its base is a class written in C
         state = getattr(thing, "__dict__", None)
     return dict(chain.from_iterable((part or {}).items() for part in (state if isinstance(state, tuple) else [state])))
 
 
 def _numbers(x: Any) -> str:
-    """Numbers: as they are if they are few, else their digest."""
+    """Describe a tensor or array: up to 8 numbers are written out, more are replaced by their digest."""
     kind = f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
     try:
         x = torch.as_tensor(x).detach().cpu().contiguous().resolve_conj()
@@ -201,12 +202,12 @@ def _argument_names(function: Any) -> Iterator[str]:
     """Yield the names of the positional arguments of a function."""
     try:
         return iter([*signature(function).parameters, *map(str, range(99))])
-    except (TypeError, ValueError):  # of C
+    except (TypeError, ValueError):  # a function written in C
         return map(str, range(99))
 
 
 def _options(cls: type[nn.Module]) -> dict[str, Any]:
-    """Return the arguments of a module's constructor and their defaults; of bases too, where a class passes them on."""
+    """Return the constructor arguments of a module's class and their defaults; also of bases that get **kwargs."""
     found: dict[str, Any] = {}
     for base in cls.__mro__:
         if "__init__" in vars(base):
@@ -218,7 +219,7 @@ def _options(cls: type[nn.Module]) -> dict[str, Any]:
 
 
 def _is_usual(value: Any, usual: Any) -> bool:
-    """Tell whether a value is the default, or the default for each axis."""
+    """Tell whether a value is the default, or a tuple with the default for each axis."""
     parts = value if isinstance(value, tuple) and value else (value,)
     return all(type(one) in PLAIN for one in parts) and (value == usual or all(one == usual for one in parts))
 
@@ -232,7 +233,7 @@ def _name(thing: Any) -> str:
 
 
 def _globals(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the globals that a function reads; of one's own modules the attributes."""
+    """Yield the globals that a function reads; for a module that is not installed, the attributes that it reads."""
     known = function.__globals__
     attributes = {name for code in codes_of(function.__code__) for name in code.co_names}
     for name in sorted(global_names(function, "LOAD_GLOBAL") & known.keys()):
@@ -245,7 +246,7 @@ def _globals(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _source(function: FunctionType) -> str:
-    """Return the source of a function without comments, docstrings and layout; without a source its bytecode."""
+    """Return the source of a function without comments, docstrings and layout; its bytecode if there is no source."""
     code = function.__code__
     try:
         tree = ast.parse("".join(linecache.getlines(code.co_filename, function.__globals__)))

@@ -22,12 +22,12 @@ SampleLoss = Callable[[Tensor, Tensor], Tensor]  # scores (n, outputs) and label
 
 
 def _binary_cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
-    """Compute the mean over the labels of a sample."""
+    """Compute the binary cross-entropy of each sample: the mean over its labels."""
     return binary_cross_entropy_with_logits(scores, y.to(scores.dtype), reduction="none").mean(-1)
 
 
 def _squared_error(scores: Tensor, y: Tensor) -> Tensor:
-    """Compute the mean over the numbers of a sample."""
+    """Compute the squared error of each sample: the mean over its numbers."""
     return (scores - y).square().mean(-1)
 
 
@@ -40,9 +40,9 @@ class Task:
     each: SampleLoss
 
     def check(self, outputs: int, y: Tensor, dtype: torch.dtype) -> None:
-        """Raise InputError unless `each` returns one number per sample, a function of its scores and label alone.
+        """Raise InputError unless `each` returns one loss per sample, which depends only on its scores and labels.
 
-        The check uses labels `y` (n, ...) of some samples and made-up scores, `outputs` for each.
+        The check uses the labels `y` (n, ...) of some samples, and `outputs` made-up scores for each of them.
         """
         if LOSSES.get(self.loss) is self:
             return
@@ -79,9 +79,9 @@ DEFAULTS = {task.kind: task for task in LOSSES.values()}  # by kind
 
 
 def task_of(loss: Any, kind: Kind) -> Task:
-    """Return the task with this `loss`, a name or a function, on labels of this `kind`; None is the kind's default.
+    """Return the task for labels of this `kind`; `loss` is a name, a function, or None for the default of the kind.
 
-    Raises InputError for an unknown name, or a loss that labels of another kind need.
+    Raises InputError for an unknown name, or for a loss that needs labels of another kind.
     """
     if loss is None:
         return DEFAULTS[kind]

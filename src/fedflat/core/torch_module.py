@@ -76,7 +76,7 @@ class Space:
 
 
 def _check_types(kinds: dict[torch.dtype, str]) -> None:
-    """Raise InputError unless all parameters have one type that can be trained; `kinds` names one of each type."""
+    """Raise InputError unless all parameters have one type that can be trained; `kinds` has a name for each type."""
     for dtype, name in kinds.items():
         if dtype not in TYPES:
             raise InputError(f"model: parameter {name!r} is {dtype}; trainable types are {', '.join(map(str, TYPES))}; "
@@ -96,11 +96,11 @@ def _view(piece: Tensor, shape: torch.Size) -> Tensor:
 
 
 def copied(module: nn.Module, with_parameters: bool = True) -> nn.Module:
-    """Copy `module`; without its parameters, the copy has the same tensors, which saves their memory.
+    """Copy `module`; if `with_parameters` is false, the copy shares the parameters of `module`, which saves memory.
 
-    A tensor that a layer computes of its parameters before each pass, as old hooks for weight normalisation and for
-    pruning do, becomes a constant until then. Raises InputError if a copy cannot be made or still uses the original, or
-    if a copy would lose hooks on gradients of parameters, or memory that tensors share.
+    Some layers compute a tensor from their parameters before each pass, as torch's old hooks for weight normalisation
+    and pruning do; in the copy, it is a constant until the first pass. Raises InputError if a copy cannot be made or
+    still uses the original, or if a copy would lose hooks on gradients of parameters, or memory that tensors share.
     """
     if isinstance(module, torch.jit.ScriptModule | nn.DataParallel):
         raise InputError(f"model: a {type(module).__name__} cannot be trained here; give the module it was made from")
@@ -132,7 +132,7 @@ def _refuse_gradient_hooks(module: nn.Module) -> None:
 
 
 def _refuse_shared_memory(module: nn.Module) -> None:
-    """Raise InputError if a trained parameter lies in the memory of another tensor, or several times in its own."""
+    """Raise InputError if a trained parameter shares memory with another tensor, or among its own elements."""
     last, end = ("", False), 0
     for start, length, name, trained, least in sorted(_places(module)):
         if trained and length < least:
@@ -197,7 +197,7 @@ def start_training(module: nn.Module) -> None:
     """Put `module` into training mode; call `train()` of layers that override it.
 
     Layers that are in evaluation mode inside a module in training mode stay so. Raises InputError for a function
-    assigned to `train` or `eval` of an object: it does not know the copy that is trained.
+    assigned to `train` or `eval` of an object: such a function does not act on the copy that is trained.
     """
     for name, layer in module.named_modules():
         for method in {"train", "eval"} & set(vars(layer)):

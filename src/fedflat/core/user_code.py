@@ -23,15 +23,15 @@ from .wrapper import Wrapper, chain
 FOLDER = str(Path(__file__).parents[1]) + os.sep  # of this package
 INSTALLED = (FOLDER, sysconfig.get_path("stdlib") + os.sep, "<frozen")
 PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-# They are large, and known to keep nothing between calls in functions and in objects other than modules.
+# Large libraries whose functions and objects, other than modules, are known to keep no state between calls.
 LIBRARIES = sys.stdlib_module_names | {"torch", "torchvision", "numpy", "transformers", "peft", "timm", "fedflat"}
 LONGEST = 400  # characters of an error's own message
 
 
 def is_installed(thing: Any) -> bool:
-    """Tell whether a function, class or module is of Python, of an installed package, or of this one, by its file.
+    """Tell whether a function, class or module belongs to Python, an installed package or this one, by its file.
 
-    Its name and the version of its package then identify its code.
+    The name of the object and the version of its package then identify the code.
     """
     if isinstance(thing, FunctionType):
         file = thing.__code__.co_filename
@@ -39,14 +39,14 @@ def is_installed(thing: Any) -> bool:
         module = thing if isinstance(thing, ModuleType) else sys.modules.get(thing.__module__)
         if module is None or "main__" in module.__name__:
             return False
-        file = getattr(module, "__file__", None) or INSTALLED[0]  # of C
+        file = getattr(module, "__file__", None) or INSTALLED[0]  # written in C
     return file.startswith(INSTALLED) or any(part in file for part in PACKAGES)
 
 
 def keeps_nothing(module: str | None) -> bool:
-    """Tell whether functions and plain objects of a module, by its name, are known to keep nothing between calls.
+    """Tell whether functions and plain objects of the module with this name are known to keep no state between calls.
 
-    Stricter than `is_installed`: an installed package that is not listed may keep something, as a user's file may.
+    This is stricter than `is_installed`: an installed package that is not listed may keep state, as a user's file may.
     """
     return (module or "").partition(".")[0] in LIBRARIES
 
@@ -59,7 +59,7 @@ def class_title(cls: type[Any]) -> str:
 
 
 def check_hook(cls: type[Any], base: type[Any], hook: str) -> None:
-    """Raise InputError unless `hook` of `cls` can be called as `base` declares it: with these arguments in order."""
+    """Raise InputError unless `hook` of `cls` can be called as `base` declares it: with the same arguments in order."""
     expected = list(signature(getattr(base, hook)).parameters)
     if isinstance(inspect.getattr_static(cls, hook), staticmethod | classmethod):
         expected = expected[1:]
@@ -74,10 +74,10 @@ def check_hook(cls: type[Any], base: type[Any], hook: str) -> None:
 
 @contextmanager
 def own_errors_named(kind: str, thing: object, hooks: Sequence[str]) -> Iterator[None]:
-    """Turn an error that a user's hook of `thing` raises in the block into an InputError that names both.
+    """Turn an error that a user's hook of `thing` raises in the block into an InputError that names hook and `thing`.
 
-    kind: what `thing` is, such as "method". An error inside this package, and one with a message for the user, such
-    as a lack of memory, passes unchanged. The user's error is the cause of the new one, with its full traceback.
+    kind: what `thing` is, such as "method". Errors inside this package pass unchanged, and so do errors that have a
+    message for the user already, such as a lack of memory. The user's error is the cause of the new one.
     """
     try:
         yield
@@ -106,7 +106,7 @@ def _place(error: Exception, cls: type[Any], hooks: Sequence[str]) -> tuple[str,
 
 
 def _own_code(cls: type[Any], hook: str) -> CodeType | None:
-    """Return the code of a hook that is not this package's own."""
+    """Return the code of a hook; None if the hook is this package's own, or has no Python code."""
     function = inspect.unwrap(getattr(cls, hook))
     code: CodeType | None = getattr(function, "__code__", None)
     return None if code is None or _is_ours(code) else code
@@ -119,7 +119,7 @@ def _is_ours(code: CodeType) -> bool:
 def _file_of(cls: type[Any]) -> str | None:
     try:
         return inspect.getfile(cls)
-    except (TypeError, OSError):  # one of a session
+    except (TypeError, OSError):  # defined in an interactive session
         return None
 
 
@@ -148,7 +148,7 @@ def closure_of(function: FunctionType) -> dict[str, Any]:
 
 
 def global_names(function: FunctionType, *operations: str) -> set[str]:
-    """Return the names of globals that code in `function` reaches by one of `operations`, such as LOAD_GLOBAL."""
+    """Return the names of globals that `function` reaches by these bytecode `operations`, such as LOAD_GLOBAL."""
     steps = (step for code in codes_of(function.__code__) for step in dis.get_instructions(code))
     return {step.argval for step in steps if step.opname in operations}
 
@@ -211,7 +211,7 @@ def check_record(method: Method, hook: str, found: Any, kind: type[Record]) -> A
 
 
 def _is_like(thing: Any, kind: type[Any]) -> bool:
-    """Tell whether a thing is any record, if `kind` is one, or else of this kind; the contract checks which record."""
+    """Tell whether `thing` is a `kind`. For a kind of record any record passes: the contract checks which one."""
     return isinstance(thing, Record if issubclass(kind, Record) else kind)
 
 

@@ -1,4 +1,4 @@
-"""Methods around another method: they take over its records and hooks and change some of them."""
+"""Methods that wrap another method: they have its records and hooks, and change some of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .records import Record, Scalar
 
 
 class OfBase:
-    """An attribute that a wrapper has from its base; on the class, it is that of the default base."""
+    """An attribute whose value comes from the base of the wrapper; on the class, from the default base."""
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self.name = name
@@ -26,10 +26,10 @@ class OfBase:
 
 
 class Wrapper(Method):
-    """A method around another one, `base`: records, hooks and all else are those of the base.
+    """A method that wraps another one, `base`; its records, hooks and other attributes are those of the base.
 
-    A subclass gives `base` a default, and changes the hooks that it is about, whose `super()` is the base. It cannot
-    go around a wrapper. The file of the base does not know it.
+    A subclass gives `base` a default and overrides some hooks; `super()` in a hook calls the hook of the base. A
+    wrapper cannot wrap a wrapper. The base needs no change to be wrapped.
     """
 
     base: Method
@@ -109,22 +109,22 @@ class Wrapper(Method):
 
 
 def nested(wrapper: str, base: str) -> str:
-    """Return the error for a wrapper around another wrapper, given their names."""
+    """Return the error message for a wrapper that wraps another wrapper, given their names."""
     return f"{wrapper}.base: {base} is a wrapper itself; {wrapper} needs a plain method, such as FedSAM"
 
 
 def chain(method: Method) -> list[Method]:
-    """Return the method and, for a wrapper, its base: the last one is no wrapper."""
+    """Return the method, followed by its base if it is a wrapper; the last method is never a wrapper."""
     return [method, *(chain(method.base) if isinstance(method, Wrapper) else ())]
 
 
 def serves_another(method: Method) -> bool:
-    """Tell whether the model that is evaluated may be another one than the one that is trained."""
+    """Tell whether the model that is evaluated may differ from the model that is trained."""
     return any(type(one).served not in (Method.served, Wrapper.served) for one in chain(method))
 
 
 def label_of(method: Method) -> str:
-    """Return the label of a method: its class, for a wrapper both classes, such as `SWA-FedASAM`."""
+    """Return the label of a method: its class name, or for a wrapper both class names, such as `SWA-FedASAM`."""
     return "-".join(type(one).__name__ for one in chain(method))
 
 
@@ -133,7 +133,7 @@ ALWAYS, EVEN, ODD = -1, 0, 1  # the rounds in which a coordinate moves
 
 @cache
 def with_turn(record: type[Record]) -> type[Record]:
-    """Return the record of a base with a field for the turn."""
+    """Return a subclass of a base's `record` with one more field, `turn`."""
 
     class WithTurn(record):  # type: ignore[misc, valid-type]  # made at run time
         turn: Scalar  # rounds so far, modulo 2
@@ -147,7 +147,7 @@ class _WithTurn(OfBase):
 
 
 class Alternation(Wrapper):
-    """A method that trains only some coordinates in a round: those that always move, and those of even or odd rounds.
+    """A wrapper that trains some coordinates in every round, some only in even rounds, and some only in odd rounds.
 
     A round equals a round of the base on the subspace of the coordinates that move. The base sees zeros at the frozen
     coordinates of every vector, models included, so they add nothing to norms and products. Gradients are computed at
@@ -166,9 +166,9 @@ class Alternation(Wrapper):
 
     @classmethod
     def of(cls, base: Method, when: Tensor) -> Self:
-        """Wrap `base` on coordinates that move `when` (d,): `ALWAYS`, or in `EVEN` or `ODD` rounds, counted from 0.
+        """Wrap `base`; `when` (d,) gives the rounds, from 0, in which each coordinate moves: `ALWAYS`, `EVEN` or `ODD`.
 
-        Raises InputError for a method that has no rounds to alternate in.
+        Raises InputError if `base` is a wrapper, or trains each client alone.
         """
         if isinstance(base, Wrapper) or base.training == "local":
             raise InputError(f"adapter.mode = 'alternate' does not go with {label_of(base)}; use both or freeze_a")
@@ -224,7 +224,10 @@ class Alternation(Wrapper):
         return replace(ctx, full_grad=_Subspace.of(ctx.full_grad, moving, down.w))
 
     def _merged(self, moving: Tensor, after: Any, before: Any) -> Any:
-        """Take `after` where coordinates move and `before` elsewhere; fields of another width are those of `after`."""
+        """Merge two records: `after` where coordinates move, `before` elsewhere.
+
+        Fields that are not as wide as the model come from `after`.
+        """
         width = moving.shape[-1]
         merged = {
             name: torch.where(moving, x, getattr(before, name)) if x.shape[-1] == width else x
@@ -235,7 +238,7 @@ class Alternation(Wrapper):
 
 @dataclass(frozen=True)
 class _Subspace:
-    """The oracle on the coordinates that move: the others are those of the received model."""
+    """An oracle on the coordinates that move; the frozen coordinates have the values of the received model."""
 
     grad: Any
     moving: Tensor  # (*clients, d) bool
@@ -260,7 +263,7 @@ class _Subspace:
         return self._of(by_w), by_matrix, by_shift
 
     def _of(self, gradient: Tensor) -> Tensor:
-        """Return the gradient in the subspace, and record it as the one to clip."""
+        """Return the gradient in the subspace, and record it as the descent gradient, which is clipped."""
         return as_descent_gradient(self.grad, _kept(self.moving, gradient))
 
 

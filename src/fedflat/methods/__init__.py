@@ -26,9 +26,9 @@ def all_methods() -> dict[str, type[Method]]:
 
 
 def find(name: str) -> type[Method]:
-    """Find the method called `name`: one of these, an object reference, or an entry point of another package.
+    """Find the method called `name`: one of this folder, an object reference, or an entry point of another package.
 
-    Case, `-` and `_` do not matter. Raises InputError that lists the known ones.
+    Case, `-` and `_` do not matter. Raises InputError that lists the known methods.
     """
     cls: type[Method] | None = find_class(__name__, name, _is_method) or find_outside(name, METHODS)
     if cls is None:
@@ -37,7 +37,7 @@ def find(name: str) -> type[Method]:
 
 
 def _is_own_method(thing: Any) -> bool:
-    """Tell whether a class outside this folder is a method: any usable subclass, with or without a paper."""
+    """Tell whether a class outside this folder is a method: any concrete subclass, with or without a paper."""
     return isclass(thing) and issubclass(thing, Method) and not isabstract(thing)
 
 

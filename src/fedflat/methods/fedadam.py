@@ -16,7 +16,7 @@ class Adaptive(Model):
 
 
 class AdaptiveServer(FedAvg, server=Adaptive):
-    """A server that scales every coordinate of the mean move by its history."""
+    """A server that scales each coordinate of the mean move by the history of this coordinate."""
 
     paper = Citation(
         key="reddi2021adaptive",

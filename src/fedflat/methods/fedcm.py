@@ -54,8 +54,9 @@ class FedCM(Momentum):
     client  w_i <- w_i - lr (alpha g_i(w_i) + (1 - alpha) Delta)
     server  Delta <- mean (w - w_i) / (lr K_i);   w <- w + server_lr mean (w_i - w)
 
-    The second line's step is server_lr lr K Delta when all K_i are K. Delta starts at zero, so round 0
-    moves with alpha lr. With weight decay its fixed point carries decay / alpha.
+    If all K_i are K, the server's step is w <- w - server_lr lr K Delta with the new Delta. Delta starts at
+    zero, so the step size of round 0 is alpha lr. With weight decay, the fixed point is that of a decay of
+    decay / alpha.
     """
 
     paper = Citation(

@@ -19,13 +19,13 @@ class MoveAndSquare(Delta):
 
 
 class FedExP(Method, server=AveragedServer, down=Model, up=Delta, mean=MoveAndSquare):
-    """FedAvg whose server step is the longer, the less the clients' moves agree.
+    """FedAvg with a server step that is longer if the clients' moves agree less.
 
     client  w_i <- w_i - lr g_i(w_i)
     server  s = max(1, mean ||w_i - w||^2 / (2 (||mean (w_i - w)||^2 + eps)));   w <- w + s mean (w_i - w)
 
     The mean of the last two models is evaluated and exported (average_last); training continues from w.
-    Both means have the same weights, so a round with one client has s = 1.
+    Both means in s have the same weights, so a round with one client has s = 1.
     """
 
     paper = Citation(

@@ -33,11 +33,11 @@ class FedGF(FedAvg, server=GFServer, down=GFDown, mean=MoveAndDrift):
             w_global <- w + rho_g unit(w_before - w);   c <- share of the last `window` rounds
             in which mean ||w_i - w|| > threshold
 
-    Round 0 has no global move, so c = 0 there and clients run FedSAM. A queue shorter than the
-    window is averaged over what is in it. `threshold` (T_D) is a length on the scale of
-    lr K ||g||: the paper's 0.2 and 0.3 belong to lr K = 0.08. Take about the mean drift that the
-    first rounds show with c = 0 and watch c, which every round reports. c = 1 for ever trains badly
-    where lr K is large; with the paper's, and one class a client, it is nearly the best (Table 5).
+    Round 0 has no global move, so c = 0 there and clients run FedSAM. Before `window` rounds are done,
+    c is the share of the rounds so far. `threshold` (T_D) is a length on the scale of lr K ||g||: the
+    paper's 0.2 and 0.3 belong to lr K = 0.08. Set it to about the mean drift in the first rounds with
+    c = 0, and watch c, which is reported in every round. A constant c = 1 trains badly if lr K is large;
+    with the paper's lr K and one class per client, it is nearly the best (Table 5).
     """
 
     paper = Citation(

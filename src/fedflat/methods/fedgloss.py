@@ -27,8 +27,8 @@ class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwic
             h_i <- h_i + (w_i - w~)
     server  Delta <- mean (w~ - w_i);   h <- h + S/N mean (w_i - w~);   w <- w - server_lr Delta + h
 
-    The move is applied from the unperturbed w. rho_t rises from rho_0 to rho over `warm_up` rounds;
-    rho_l = 0 is plain SGD at the clients. Delta may be weighted by samples, h is not.
+    The server's step starts from the unperturbed w. rho_t rises from rho_0 to rho over `warm_up` rounds.
+    rho_l = 0 is plain SGD at the clients. Delta may be weighted by samples; h always has equal weights.
     """
 
     paper = Citation(
@@ -99,7 +99,7 @@ class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwic
 
     @property
     def _is_as_released(self) -> bool:
-        """Whether the released code's warm-up applies; it has no warm-up of a single round."""
+        """Whether the released code's warm-up applies: that code has none if `warm_up` is 1."""
         return self.released_schedule and self.warm_up > 1
 
     def _client_radius(self, ctx: Context) -> Tensor | float:

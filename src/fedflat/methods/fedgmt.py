@@ -20,15 +20,15 @@ class TaughtDown(Model):
 
 
 class FedGMT(DynamicRegularised, server=TaughtServer, client=DynamicClient, down=TaughtDown, mean=MoveTwice):
-    """Clients are taught by the running mean of the global models, which lies in flatter ground.
+    """Clients are taught by the running mean of the global models, which lies in a flatter region.
 
     client  w_i <- w_i - lr (grad [CE + gamma tau^2 KL(softmax(z_e / tau) || softmax(z_w / tau))] + h_i / beta)
             h_i <- h_i + (w_i - w)
     server  h <- h + S/N mean (w_i - w);   w <- mean w_i + h;   e <- alpha e + (1 - alpha) w
 
-    There is no proximal term. Models may be weighted by samples, h is not. dual_scope = "active" is the
-    paper's server, w <- mean (w_i + h_i) over the sampled clients, in which both are weighted; beta =
-    none drops the duals.
+    There is no proximal term. Models may be weighted by samples; h always has equal weights.
+    dual_scope = "active" is the paper's server, w <- mean (w_i + h_i) over the sampled clients, where
+    w_i and h_i have the same weights. beta = none drops the duals.
     """
 
     paper = Citation(

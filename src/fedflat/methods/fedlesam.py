@@ -20,7 +20,7 @@ class LesamClient(Record):
 
 
 class LocallyEstimated(Method):
-    """The perturbation of FedLESAM in front of a base method: class FedLESAM_X(LocallyEstimated, X)."""
+    """A mixin that adds the perturbation of FedLESAM to a base method X: class FedLESAM_X(LocallyEstimated, X)."""
 
     rho: float = hyper(0.01, "radius of the perturbation, in parameter units; about lr / 10 from scratch", low=0)
     direction: Literal["client_old", "server_last"] = hyper(
@@ -78,7 +78,7 @@ class FedLESAM(LocallyEstimated, FedAvg, server=LesamServer, client=LesamClient,
             w_i <- w_i - lr g_i(w_i + e);   w_old <- w
     server  w <- w + server_lr mean (w_i - w)
 
-    The pseudo-code sums over clients; its section 2.3 and appendix take the mean, and so do we.
+    The paper's pseudo-code sums over clients; its section 2.3 and appendix have the mean, as here.
     """
 
     paper = Citation(

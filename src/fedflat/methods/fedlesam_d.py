@@ -24,7 +24,7 @@ class FedLESAM_D(LocallyEstimated, DynamicRegularised, server=DynamicLesam, clie
             h_i <- h_i + (w_i - w);   w_old <- w
     server  h <- h + S/N mean (w_i - w);   w <- mean w_i + h
 
-    The paper's Algorithm 4 has the sign of the dual reversed; its code is FedDyn.
+    The paper's Algorithm 4 has the sign of the dual reversed; the paper's code is FedDyn.
     """
 
     paper = FedLESAM.paper

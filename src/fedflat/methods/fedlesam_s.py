@@ -33,7 +33,7 @@ class FedLESAM_S(LocallyEstimated, ScaledScaffold, server=ControlledLesam, clien
             c_i <- c_i - c + (w - w_i) / (lr K_i);   w_old <- w
     server  w <- w + server_lr mean (w_i - w);   c <- c + S/N mean (change of c_i)
 
-    The paper's Algorithm 2 prints + lr (c - c_i) and other increments of c; its code is Scaffold.
+    The paper's Algorithm 2 prints + lr (c - c_i) and other increments of c; the paper's code is Scaffold.
     """
 
     paper = FedLESAM.paper

@@ -11,14 +11,14 @@ from .scaffold import Control, Controlled, ControlledDelta, Scaffold
 
 
 class FedMoSWA(Annealed, Scaffold):
-    """FedSWA with Scaffold's correction, whose global variate is a moving average of those just received.
+    """FedSWA with Scaffold's correction; the global control variate is a moving average of the received ones.
 
     client  lr_k = lr (1 - (1 - rho) k / K_i) at local step k = 0, 1, ..., K_i - 1
             w_i <- w_i - lr_k (g_i(w_i) - c_i + m);   c_i <- c_i - m + (w - w_i) / sum_k lr_k
     server  w <- w + server_lr mean (w_i - w);   m <- m + gamma mean (c_i - m)
 
-    Clients send c_i - m. All variates start at zero. m moves by gamma times the mean over the sampled clients, where
-    Scaffold's c moves by S/N times the mean change.
+    Clients send c_i - m. All control variates start at zero. m moves by gamma times the mean of c_i - m over the
+    sampled clients; Scaffold's c moves by S/N times the mean change of c_i.
     """
 
     paper = FedSWA.paper

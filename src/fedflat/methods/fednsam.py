@@ -21,8 +21,8 @@ class FedNSAM(FedAvg, server=Heavy, down=Ahead):
             w_i <- w_i - lr g_i(w_i + e)
     server  m <- gamma m + server_lr mean (w_i - w^);   w <- w + m
 
-    m is a move, so -m is uphill. perturbation = "local" has SAM's own, w_i + rho unit(g_i(w_i)), in place of e.
-    The model is w, not w^.
+    m is a move, so -m is uphill. With perturbation = "local", e is SAM's own perturbation, rho unit(g_i(w_i)).
+    The model that is evaluated is w, not w^.
     """
 
     paper = Citation(

@@ -26,9 +26,10 @@ class FedRobust(FedAvg, client=Shifted):
             b_i <- b_i + eta2 (grad_b l - 2 lam b_i)
     server  w <- w + server_lr mean (w_i - w)
 
-    A acts on the channels of a sample and starts as I, b has a sample's shape and starts as 0; both are
-    kept across rounds. With channels = numbers in a sample and pixels = 1, A mixes all of them. The
-    source that uses it as a baseline gives no values; recalled, not re-read.
+    All gradients of a step are taken at the same w_i, A_i and b_i. A acts on the channels of a sample and
+    starts as I, b has a sample's shape and starts as 0; both are kept across rounds. If `channels` is the
+    number of values in a sample and pixels = 1, A mixes all values. The source that uses this method as
+    a baseline gives no settings; the method is recalled from its paper, which was not read again.
     """
 
     paper = Citation(

@@ -37,8 +37,9 @@ class FedSMOO(DynamicRegularised, server=SmooServer, client=SmooClient, down=Smo
             h_i <- h_i + (w_i - w)
     server  s <- rho unit(mean (alpha mu_i - s_i));   h <- h + S/N mean (w_i - w);   w <- mean w_i + h
 
-    mu_i is kept across rounds; s_i in the uplink is the last one of the round. h_i is -beta times
-    the paper's dual lambda_i. Without the regulariser clients may be weighted by samples; s never is.
+    mu_i is kept across rounds; the s_i that is sent is the last one of the round. h_i is -beta times
+    the paper's dual lambda_i. Without the regulariser the models may be weighted by samples; the mean
+    in s always has equal weights.
     """
 
     paper = Citation(

@@ -11,7 +11,7 @@ from .fedavg import FedAvg
 
 
 class FedSOL(FedAvg):
-    """SAM's second gradient, perturbed where the distance from the received model's predictions grows most.
+    """FedAvg with a perturbation that moves the predictions away from those of the received model.
 
     client  p = grad KL(softmax(z_w / tau) || softmax(z_{w_i} / tau));   e = rho L unit(p), and 0 at the first step
             w_i <- w_i - lr g_i(w_i + e)

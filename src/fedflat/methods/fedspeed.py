@@ -16,8 +16,8 @@ class FedSpeed(DynamicRegularised):
             w_i <- w_i - lr (q + alpha h_i + alpha (w_i - w));   h_i <- h_i + (w_i - w)
     server  h <- h + S/N mean (w_i - w);   w <- mean w_i + h
 
-    The released code has mix = 1 and this server. With active_prox_correct the server takes the
-    paper's mean of the corrected models, w <- mean (w_i + h_i), over the sampled clients.
+    The released code has mix = 1 and the server above. With active_prox_correct the server computes the
+    mean of the corrected models over the sampled clients, w <- mean (w_i + h_i), as in the paper.
     """
 
     paper = Citation(

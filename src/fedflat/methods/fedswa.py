@@ -7,7 +7,7 @@ from .fedavg import FedAvg
 
 
 class Annealed(Method):
-    """The step size of FedSWA in front of a base method, and its longer server step: class FedSWA_X(Annealed, X)."""
+    """A mixin that adds FedSWA's step sizes and longer server step to a base method X: class FedSWA_X(Annealed, X)."""
 
     rho: float = hyper(0.1, "share of the step size that the schedule of a round falls to; 1 is none", low=0, high=1)
     server_lr: float = hyper(1.5, "server step size, the paper's alpha; 1 is plain averaging", low=0, open_low=True)
@@ -23,7 +23,7 @@ class FedSWA(Annealed, FedAvg):
             w_i <- w_i - lr_k g_i(w_i)
     server  w <- w + server_lr mean (w_i - w)
 
-    Step K_i, which is not taken, would have rho lr. K_i is each client's own number of local steps.
+    The step size would be rho lr at step K_i, which is not taken. K_i is each client's own number of local steps.
     """
 
     paper = Citation(

@@ -24,10 +24,11 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=SmoothedDown):
             w_i <- w_i - lr ((1 - gamma_l) h + gamma_l g_i(w_i + e))
     server  g = mean (w - w_i) / (lr K_i);   h <- (1 - gamma_g) h + gamma_g g;   w <- w - server_lr lr K h
 
-    K_i counts local iterations. In the step, lr K g is mean (w - w_i), and the K beside the old h is
-    the clients' mean. The paper's literal step, server_lr h, is server_lr_mode = "absolute".
-    gamma_search and gamma_update split gamma_l for the ablations: LF is gamma_search alone, LU
-    gamma_update alone, GU gamma_g alone, the others being 1.
+    K_i counts local iterations. In the server's step, lr K g is computed as mean (w - w_i), and the K
+    beside the old h is the mean over the clients. The paper's literal step, server_lr h, is
+    server_lr_mode = "absolute". gamma_search and gamma_update replace gamma_l in the search and in the
+    update. The paper's ablations leave one weight below 1 and set the others to 1: LF leaves
+    gamma_search, LU gamma_update, and GU gamma_g.
     """
 
     paper = Citation(

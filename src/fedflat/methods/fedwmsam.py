@@ -36,10 +36,11 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
     server  w <- w + server_lr mean (w_i - w);   m <- mean (w - w_i) / (lr K_i)
             c <- c + S/N mean (change of c_i);   a <- (1 - lam) a + lam clip(q, 0.1, 0.9)
 
-    One gradient a step. D is uphill, so the perturbation climbs; at j = 0 it is zero. Written so
-    that a = 1 is finite. q = mean (1 + cos(w_i - w, m)) as in the released code: m is uphill, so
-    clients that agree with the momentum keep it. The paper has a rise with the agreement, first the
-    momentum and late the perturbation: `rising_weight` takes q = mean (1 - cos(w_i - w, m)).
+    Each step takes one gradient. D points uphill, so the perturbation does, too; at j = 0 it is zero.
+    The code does not divide by 1 - a, so that a = 1 works. In the released code, and here,
+    q = mean (1 + cos(w_i - w, m)): m points uphill, so the weight a of the fresh gradient falls where
+    clients agree with the momentum. In the paper this weight rises with the agreement, so that the
+    momentum dominates first and the perturbation late: `rising_weight` uses q = mean (1 - cos(w_i - w, m)).
     """
 
     paper = Citation(

@@ -17,7 +17,7 @@ from .fedavg import FedAvg
 
 @cache
 def averaging(server: type[Record]) -> type[Record]:
-    """Return the server record of a base with the fields of SWA."""
+    """Return a subclass of a base's `server` record with the fields of SWA."""
 
     class AveragingServer(server):  # type: ignore[misc, valid-type]  # made at run time
         swa_average: Vector  # mean of one model of each cycle, parameters
@@ -39,9 +39,9 @@ class SWA(Wrapper):
     client  the base's with the step size lr' = (1 - s) lr + s lr_low, s = (phase + 1) / cycle, from round T on
     server  the base's;   a <- (n a + w) / (n + 1);  n <- n + 1 after the last round of a cycle
 
-    T is floor(begin R) for R planned rounds, the phase (t - T) mod cycle, and lr is the base's own, its decay included.
-    The average a is evaluated and exported once n > 0, before that the model of the base; training never starts from
-    a. With cycle = 1, or lr_low = none, the step size stays as it is.
+    T is floor(begin R) for R planned rounds, the phase is (t - T) mod cycle, and lr is the base's step size with its
+    decay. The average a is evaluated and exported as soon as n > 0; before that, the model of the base is. Training
+    never starts from a. With cycle = 1, or lr_low = none, the step size is the base's.
     """
 
     paper = Citation(
@@ -121,7 +121,7 @@ class SWA(Wrapper):
         return torch.where(server.swa_models > 0, server.swa_average, self.base.served(server))
 
     def _first_round(self, rounds: int) -> int:
-        """Return T; the added term makes 0.7 of 10 rounds 7, where floating point has less."""
+        """Return T; 1e-9 is added so that 0.7 of 10 rounds is 7, although the floating-point product is less."""
         return floor(self.begin * rounds + 1e-9)
 
     def _is_averaged(self, t: int, first: int) -> bool:
@@ -131,6 +131,6 @@ class SWA(Wrapper):
         return t >= first and (t - first) % self.cycle == self.cycle - 1
 
     def _record(self, server: Any, average: Tensor, models: Tensor) -> Any:
-        """Join the base's record, which may be new, and the average."""
+        """Return the server record that joins the base's record `server` and the average."""
         own = {f.name: getattr(server, f.name) for f in fields(self.base.server)}
         return self.server(**own, swa_average=average, swa_models=models)

@@ -32,9 +32,9 @@ def model_names() -> list[str]:
 def build(name: str, /, classes: int, shape: tuple[int, ...] | None = None, **options: Any) -> nn.Module:
     """Build a new model with fresh weights from torch's random state.
 
-    `name` is one of `model_names()`, an object reference, or an entry point of another package. What an outside name
-    refers to is called with `classes` and `shape` if it has such parameters, and with the options.
-    `shape` is the shape of one sample, e.g. (1, 28, 28); models made for one size have it as default.
+    `name` is one of `model_names()`, an object reference, or an entry point of another package. An object from outside
+    this package is called with the options, and with `classes` and `shape` if it has parameters of these names.
+    `shape` is the shape of one sample, e.g. (1, 28, 28); models for images of one size have this size as default.
     Raises ValueError for an unknown name or option, a shape the model cannot take, or a model larger than memory.
     """
     make, own = _builder(known_model(name)), name in model_names()
@@ -48,7 +48,7 @@ def build(name: str, /, classes: int, shape: tuple[int, ...] | None = None, **op
     if "classes" in accepted:
         options["classes"] = classes
     try:
-        if own and "path" not in options:  # outside models, and files, may not support it
+        if own and "path" not in options:  # models from outside or from files may not support it
             _check_size(lambda: make(**{key: options[key] for key in options if key != "pretrained"}))
         return make(**options)
     except (TypeError, RuntimeError, ZeroDivisionError, AssertionError, OverflowError) as error:
@@ -118,12 +118,12 @@ def parameter_count(name: str, classes: int, shape: tuple[int, ...], **options: 
 
 @contextmanager
 def _without_memory() -> Iterator[None]:
-    """Build models without numbers inside the block: no memory is allocated and nothing random is drawn."""
+    """Build models on the meta device inside the block: no memory is allocated, and no random numbers are drawn."""
     import torch  # here, so that names are listed without it
     from torch.overrides import TorchFunctionMode
 
     class Undrawn(TorchFunctionMode):
-        """Skips the draw of initial weights; on a device without memory it would import torch's compiler."""
+        """Mode that skips drawing initial weights, which on the meta device would import torch's compiler."""
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             given = kwargs or {}
@@ -136,7 +136,7 @@ def _without_memory() -> Iterator[None]:
 
 
 def _check_size(make: Callable[[], nn.Module]) -> None:
-    """Raise RuntimeError if the parameters alone do not fit in memory; the system would end the process."""
+    """Raise RuntimeError if the parameters alone do not fit in memory, where the system would kill the process."""
     with _without_memory():
         needed = sum(p.numel() * p.element_size() for p in make().parameters())
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -8,7 +8,7 @@ from ..core.errors import InputError
 
 
 def build(classes: int, shape: tuple[int, ...], width: int = 16) -> nn.Module:
-    """3x3 convolutions of `width` and `2 width` channels, each with ReLU and 2x2 max-pooling, and a linear layer."""
+    """Build 3x3 convolutions of `width` and `2 width` channels, with ReLU and 2x2 max-pooling, and a linear layer."""
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise InputError(f"model 'cnn' takes images (channels, height, width) of at least 4x4, got shape {shape}")
     features = nn.Sequential(

@@ -8,7 +8,7 @@ from ..core.errors import InputError
 
 
 def build(classes: int, shape: tuple[int, ...] = (1, 28, 28)) -> nn.Module:
-    """Two 3x3 convolutions of 32 and 64 channels, max-pooling, dropout, 128 units, dropout."""
+    """Build two 3x3 convolutions of 32 and 64 channels, max-pooling, dropout, 128 hidden units, and dropout."""
     if len(shape) != 3 or shape[1:] != (28, 28):
         raise InputError(f"model 'emnist-cnn' takes images (channels, 28, 28), got shape {shape}; try 'cnn'")
     return nn.Sequential(

@@ -8,7 +8,7 @@ from ..core.errors import InputError
 
 
 def build(classes: int, shape: tuple[int, ...] = (3, 32, 32)) -> nn.Module:
-    """Two 5x5 convolutions of 32 and 64 channels with padding, each max-pooled, and 512 units."""
+    """Build two 5x5 convolutions of 32 and 64 channels with padding, each max-pooled, and 512 hidden units."""
     if len(shape) != 3 or shape[1:] != (32, 32):
         raise InputError(f"model 'fedgmt-cnn' takes images (channels, 32, 32), got shape {shape}; try 'cnn'")
     return nn.Sequential(

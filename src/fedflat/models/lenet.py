@@ -8,14 +8,17 @@ from ..core.errors import InputError
 
 
 def build(classes: int, shape: tuple[int, ...] = (3, 32, 32)) -> nn.Module:
-    """Two 5x5 convolutions of 64 channels without padding, max-pooled, then 384 and 192 units."""
+    """Build two 5x5 convolutions of 64 channels without padding, each max-pooled, then 384 and 192 hidden units."""
     return lenet_layers("lenet", classes, shape, (64, 64), (384, 192))
 
 
 def lenet_layers(
     name: str, classes: int, shape: tuple[int, ...], channels: tuple[int, int], units: tuple[int, int]
 ) -> nn.Module:
-    """Two 5x5 convolutions without padding, max-pooled, then two hidden layers. Raises InputError for another shape."""
+    """Build two 5x5 convolutions without padding, each max-pooled, then two hidden layers.
+
+    Raises InputError if `shape` is not that of a 32x32 image.
+    """
     if len(shape) != 3 or shape[1:] != (32, 32):
         raise InputError(f"model {name!r} takes images (channels, 32, 32), got shape {shape}; try 'cnn'")
     return nn.Sequential(

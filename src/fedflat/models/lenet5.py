@@ -8,5 +8,5 @@ from .lenet import lenet_layers
 
 
 def build(classes: int, shape: tuple[int, ...] = (3, 32, 32)) -> nn.Module:
-    """Two 5x5 convolutions of 6 and 16 channels without padding, max-pooled, then 120 and 84 units."""
+    """Build two 5x5 convolutions of 6 and 16 channels without padding, max-pooled, then 120 and 84 hidden units."""
     return lenet_layers("lenet5", classes, shape, (6, 16), (120, 84))

@@ -8,7 +8,7 @@ from .blocks.resnet import check_image, resnet18, two_groups
 
 
 def build(classes: int, shape: tuple[int, ...] = (3, 32, 32)) -> nn.Module:
-    """3x3 stem of stride 1, no max-pooling: 11,173,962 parameters with 10 classes."""
+    """Build the network with a 3x3 stem of stride 1, without max-pooling: 11,173,962 parameters with 10 classes."""
     check_image("resnet18-gn-cifar", shape)
     stem = nn.Sequential(nn.Conv2d(shape[0], 64, 3, 1, 1, bias=False), two_groups(64), nn.ReLU())
     return resnet18(stem, two_groups, classes)

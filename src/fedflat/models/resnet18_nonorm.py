@@ -8,7 +8,10 @@ from .blocks.resnet import check_image, resnet18
 
 
 def build(classes: int, shape: tuple[int, ...] = (3, 32, 32)) -> nn.Module:
-    """3x3 stem of stride 1, no max-pooling, convolutions without bias: 11,210,532 parameters with 100 classes."""
+    """Build the network with a 3x3 stem of stride 1, without max-pooling; its convolutions have no bias.
+
+    It has 11,210,532 parameters with 100 classes.
+    """
     check_image("resnet18-nonorm", shape)
     stem = nn.Sequential(nn.Conv2d(shape[0], 64, 3, 1, 1, bias=False), nn.ReLU())
     return resnet18(stem, lambda channels: nn.Identity(), classes)

@@ -29,7 +29,7 @@ class TextCNN(nn.Module):
 def build(
     classes: int, shape: tuple[int, ...] = (128,), vocabulary: int = 30_000, width: int = 100, dropout: float = 0.5
 ) -> nn.Module:
-    """For texts of `shape` tokens below `vocabulary`; the paper does not state its dropout, 0.5 is Kim's."""
+    """Build a TextCNN for texts of `shape` tokens below `vocabulary`; FedVSSAM states no dropout, 0.5 is Kim's."""
     if len(shape) != 1 or shape[0] < 5:
         raise InputError(f"model 'textcnn' takes texts of at least 5 tokens, got shape {shape}")
     return TextCNN(vocabulary, classes, width, dropout)

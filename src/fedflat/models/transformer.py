@@ -19,7 +19,7 @@ class TextScores(nn.Module):
     """A classifier of token numbers whose output is only its scores (b, classes); padding is masked."""
 
     def __init__(self, network: nn.Module, padding: int) -> None:
-        """Take the number of the token that texts are padded with as `padding`."""
+        """Wrap `network`; `padding` is the number of the token that texts are padded with."""
         super().__init__()
         self.network, self.padding, self.prepared = network, padding, True
         self.vocabulary: int = network.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
@@ -40,7 +40,7 @@ class TextScores(nn.Module):
 def _takes_prepared_masks(scores: TextScores, network: nn.Module) -> bool:
     """Return whether the network takes an additive mask (b, 1, tokens, tokens) in place of one (b, tokens).
 
-    Most do. They inspect a mask (b, tokens), which is impossible for several clients at once.
+    Most networks do. They inspect the values of a mask (b, tokens), which is impossible for several clients at once.
     """
     token = 1 if scores.padding == 0 else 0
     x = torch.tensor([[token, token, scores.padding], [token, scores.padding, scores.padding]])
@@ -57,9 +57,10 @@ def _takes_prepared_masks(scores: TextScores, network: nn.Module) -> bool:
 def build(classes: int, shape: tuple[int, ...], path: str | None = None) -> nn.Module:
     """Load the classifier in the folder `path`; only safetensors are read, and nothing is downloaded.
 
-    `path` may also be hub:OWNER/NAME, a repository on the hub that was fetched. Samples of one axis are token
-    numbers, of three pictures. A last layer for another number of classes, or none, is replaced by one with fresh
-    weights. Attention is not fused, because fused attention has no second derivative.
+    `path` may also be hub:OWNER/NAME, a repository on the hub that was fetched. Samples with one axis are token
+    numbers; samples with three axes are pictures. If the folder has no last layer, or one for another number of
+    classes, the last layer gets fresh weights. Attention is not fused, because fused attention has no second
+    derivative.
     """
     if not isinstance(path, str) or not path:
         raise InputError("model 'transformer' needs its option path, a folder with config.json and safetensors: "

@@ -9,7 +9,7 @@ from .blocks.resnet import check_image, two_groups
 
 
 class PreActivation(nn.Module):
-    """Normalise, activate, convolve, twice; the shortcut is a 1x1 convolution where the shape changes."""
+    """Normalisation, activation and convolution, twice; the shortcut is a 1x1 convolution if the shape changes."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class PreActivation(nn.Module):
 
 
 def build(classes: int, shape: tuple[int, ...] = (3, 32, 32)) -> nn.Module:
-    """Three groups of four blocks with 64, 128 and 256 channels after a stem of 16."""
+    """Build three groups of four blocks with 64, 128 and 256 channels, after a stem of 16 channels."""
     check_image("wrn28-4-gn", shape)
     blocks: list[nn.Module] = []
     inside = 16

@@ -13,7 +13,7 @@ Pair = tuple[NDArray[Any], NDArray[Any]]
 def example() -> tuple[Pair, Pair]:
     """Return the training and the test samples, each x (n, *shape) and class indices y (n,).
 
-    Replace what follows, for example by `np.load(Path(__file__).parent / "mine.npz")`. The samples are split over the
+    Replace the body, such as by `np.load(Path(__file__).parent / "mine.npz")`. The samples are split over the
     clients by `--partition`; without a test part, return (x, y) alone.
     """
     rng = np.random.default_rng(0)

@@ -19,7 +19,7 @@ class ExampleServer(Model):
     m: Vector  # server momentum, in parameter units
 
 
-# server: what the server keeps. down: what it sends, read off `server` by the fields' names. up: what a client sends.
+# server: what the server keeps. down: what it sends, the fields of `server` with these names. up: what a client sends.
 # Clients of this method keep `Nothing` between their rounds; if yours do, write a Record and name it here: client=...
 class FedExample(Method, server=ExampleServer, down=Model, up=Delta):
     """One sentence: SAM at the clients, heavy-ball momentum at the server.
@@ -27,7 +27,7 @@ class FedExample(Method, server=ExampleServer, down=Model, up=Delta):
     client  w_i <- w_i - lr g_i(w_i + rho unit(g_i(w_i)))
     server  m <- beta m + mean (w_i - w);   w <- w + m
 
-    The update above is in the paper's letters and in the order of the code below. What it does not say comes here.
+    The update above is in the paper's letters and in the order of the code below. Write here what it does not say.
     """
 
     paper = Citation(
@@ -49,14 +49,14 @@ class FedExample(Method, server=ExampleServer, down=Model, up=Delta):
     # Hooks are pure: they return what changes, assign nothing, and ask no tensor for its value. The same text runs one
     # client, (d,), and a stack of clients, (clients, d); so they reduce over the last axis only, with keepdim=True.
     def step(self, w: Tensor, client: Nothing, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
-        """One local step: the direction of descent, and the client's next record. `grad` is always of one batch."""
+        """Return the descent direction of a local step, and the client's next record. `grad` always uses one batch."""
         return sam(grad, self.rho)(w), client
 
     def finish(self, w: Tensor, client: Nothing, down: Model, ctx: Context) -> tuple[Delta, Nothing]:
-        """After the last local step: what the client sends, and what it keeps."""
+        """Return what the client sends and what it keeps, after the last local step."""
         return Delta(w - down.w), client
 
     def update(self, server: ExampleServer, mean: Delta, ctx: Context) -> ExampleServer:
-        """Return the server's next record, from the mean of what the clients sent and nothing else."""
+        """Return the server's next record, from the mean of the clients' messages alone."""
         m = self.beta * server.m + mean.delta
         return ExampleServer(server.w + m, m)

@@ -1,4 +1,4 @@
-"""The method keeps what every method promises, and is a known one in its limits."""
+"""The method keeps the promises of every method, and equals a known method at the ends of its ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub that a user has fetched; nothing else here reaches the network."""
+"""Models that a user has fetched from the Hugging Face hub; of the functions here, only `fetch` uses the network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...hub import commit_of, pin, pinned
 from ...hub import fetch as fetch_files
 
 FILES = ("config.json", "model*.safetensors*", "tokenizer.json")  # no code is among them
-_NAME = re.compile(r"hub:(\w[\w.-]*/[\w.-]*\w)", re.ASCII)  # with a prefix, so that no mistyped folder is one
+_NAME = re.compile(r"hub:(\w[\w.-]*/[\w.-]*\w)", re.ASCII)  # the prefix tells it from a mistyped folder
 
 
 def fetch(name: str, revision: str | None = None) -> Path:

@@ -20,7 +20,7 @@ from ...hub import no_network
 CONFIG = "config.json"
 MODULES, LAYERS = 20_000, 10_000  # in a network; the largest that are published have some thousands
 LARGEST = 2**26  # integer in a configuration
-PER_BYTE, SPARE = 8, 2**28  # bytes of parameters for each byte of their files, which may be packed; and of a new head
+PER_BYTE, SPARE = 8, 2**28  # most bytes of parameters per byte of their files, which may be packed; and for a head
 
 
 class PictureScores(nn.Module):
@@ -81,7 +81,8 @@ def _check_numbers(value: Any, name: str = CONFIG) -> None:
 def bounded(size: int) -> Iterator[None]:
     """Raise InputError if the block makes modules with more than `size` bytes of parameters and buffers.
 
-    Also if there are more than `MODULES` modules. They are made without memory first, and counted then.
+    The same holds for more than `MODULES` modules. All modules are first made without memory, and are counted at that
+    point.
     """
     left = {"bytes": min(size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), "modules": MODULES}
 

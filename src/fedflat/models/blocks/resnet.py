@@ -16,16 +16,16 @@ Norm = Callable[[int], nn.Module]  # number of channels -> normalisation
 class Convolution(nn.Conv2d):
     """A convolution that skips the taps of its kernel that only meet padding.
 
-    On a map of 1x1, as in the last blocks of a ResNet on 32x32 images, these are eight of nine. The output and all
-    gradients are the same without them, for a ninth of the work and of the weights that are read.
+    On a map of 1x1, as in the last blocks of a ResNet on 32x32 images, these are eight of the nine taps. The output and
+    all gradients are the same without them, for a ninth of the work and of the weights that are read.
     """
 
     def __init__(self, inside: int, outside: int, kernel: int, stride: int = 1, padding: int = 0) -> None:
-        """Make a square kernel without a bias."""
+        """Make a convolution with a square kernel, without a bias."""
         super().__init__(inside, outside, kernel, stride, padding, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, inputs, height, width) to (b, outputs, ...)."""
+        """Map (b, inputs, height, width) to (b, outputs, ...)."""
         taps = [self._taps(axis, x.shape[2 + axis]) for axis in (0, 1)]
         weight = self.weight[:, :, slice(*taps[0]), slice(*taps[1])]
         padding = [int(self.padding[axis]) - taps[axis][0] for axis in (0, 1)]
@@ -59,7 +59,7 @@ class BasicBlock(nn.Module):
 
 
 def resnet18(stem: nn.Module, norm: Norm, classes: int) -> nn.Module:
-    """`stem` to 64 channels, four stages of two blocks with 64, 128, 256 and 512 channels, mean, and a linear layer."""
+    """Build a ResNet-18: `stem` to 64 channels, four stages of 64 to 512 channels, the mean, and a linear layer."""
     stages: list[nn.Module] = []
     inside = 64
     for outside, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
@@ -69,7 +69,7 @@ def resnet18(stem: nn.Module, norm: Norm, classes: int) -> nn.Module:
 
 
 def two_groups(channels: int) -> nn.Module:
-    """Group normalisation with 2 groups, as in the released code."""
+    """Build group normalisation with 2 groups, as in the released code."""
     return nn.GroupNorm(2, channels)
 
 
