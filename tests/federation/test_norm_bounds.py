@@ -30,7 +30,7 @@ from support.effort import chosen, effort
 from support.transports import InProcessTransport, federated_clients, federated_server
 
 METHODS = ("FedAvg", "Scaffold", "FedSMOO", "FedCM", "MoFedSAM", "FedWMSAM")
-ROUNDS = effort(5, 8)
+ROUNDS = 8
 # Updates alone; with the clients' control variates; a dual and a second field; a momentum, as the other two have.
 USUAL = {"FedAvg": "at once", "Scaffold": "later", "FedSMOO": "inflated", "FedCM": "at once"}
 ATTACKS = {"at once": every_number(1e30), "later": every_number(1e30, from_round=2), "inflated": scaled(1e5)}
