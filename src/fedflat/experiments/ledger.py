@@ -36,7 +36,7 @@ class Tried:
     number: int  # of the configuration; 0 for the settings of the file
     values: dict[str, Any]  # the settings that differ from the file, by key
     rounds: int
-    curves: dict[int, list[tuple[int, float]]]  # by finished seed: (round from 1, validation accuracy in [0, 1])
+    curves: dict[int, list[tuple[int, float]]]  # by seed that finished: (round from 1, validation accuracy in [0, 1])
     gradients: float  # minibatch gradients, of all seeds together
     diverged: list[int]  # the seeds with which it diverged
 

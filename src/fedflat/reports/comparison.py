@@ -1,4 +1,4 @@
-"""Compares finished runs, seed by seed: makes rows, finds the baseline of each row, and notes caveats."""
+"""Compares finished runs, seed by seed: makes rows, finds the baseline of each row, and writes caveats."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class Comparison(ComparisonData):
     def to_latex(self, columns: Sequence[str] | None = None) -> str:
         """Return the table as a LaTeX `tabular` (package booktabs); the best is bold if its interval excludes zero.
 
-        columns: titles of the columns besides the method, such as `["test accuracy %"]`; by default all except
-        "rounds to" a target that was not asked for. Raises InputError for an unknown title.
+        columns: titles of the columns besides the method, such as `["test accuracy %"]`; by default all, but
+        "rounds to" only for targets that were given. Raises InputError for an unknown title.
         """
         return tables.latex_table(self, columns)
 

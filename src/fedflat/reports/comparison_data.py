@@ -65,7 +65,7 @@ class Row:
     accuracy: MeanEstimate  # on the test set by the comparison's protocol, over seeds
     difference: Difference | None  # of accuracy, to the baseline; None for a baseline and for a row without one
     reached: Sequence[Target]  # for each of the comparison's targets
-    # Label of the row that the difference refers to; the own label of a baseline; None without a baseline.
+    # Label of the row that the difference refers to; for a baseline, its own label; None without a baseline.
     baseline: str | None
     settings: Mapping[str, Any]  # by name, see `run_settings`
 

@@ -121,7 +121,7 @@ class FederationData:
 
 
 def _rounds(events: Iterable[Mapping[str, Any]]) -> dict[int, RoundFacts]:
-    """Return the rounds of the log by number; rounds that a rollback or an earlier checkpoint undid are left out."""
+    """Return the rounds of the log by number, except those undone by a rollback or a restart from an earlier round."""
     rounds: dict[int, RoundFacts] = {}
     for event in events:
         t, done, counted, missing = (event.get(name) for name in ("t", "done", "counted", "missing"))

@@ -57,7 +57,7 @@ def paper_names() -> list[str]:
 
 
 def method_rows() -> list[Row]:
-    """Return (name, idea, down, up, kept, gradients, paper, paper without its arXiv number) of every method.
+    """Return (name, idea, down, up, kept, gradients, paper, paper without arXiv number) of every method, see `LEGEND`.
 
     If the folder of methods has other files than when `listing.json` was written, the classes are imported, which
     takes seconds.

@@ -71,7 +71,7 @@ def label_for(row: Row, labels: Iterable[str]) -> str | None:
 
 
 def _settings_named(label: str, row: Row) -> float:
-    """Count the settings of the row's method that `label` names; inf for the row's label, -1 if it denotes others."""
+    """Count the row's settings that `label` names; return inf for the row's own label, -1 for a label of other runs."""
     if plain(label) == plain(row.label):
         return inf
     method, _, settings = label.removesuffix(")").partition("(")

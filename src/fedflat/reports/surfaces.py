@@ -48,12 +48,12 @@ class Scale:
 
     @property
     def logarithmic_low(self) -> float:
-        """The lower end of the scale if it is logarithmic."""
+        """The lower end of a logarithmic scale of these losses."""
         return max(self.lowest, self.highest * 10.0**-DECADES)
 
     @property
     def low(self) -> float:
-        """The lower end of the scale, logarithmic or not."""
+        """The lower end of the scale."""
         return self.logarithmic_low if self.logarithmic else self.lowest
 
     @property

@@ -87,7 +87,7 @@ def tables(comparison: ComparisonData) -> list[Table]:
 
 
 def flatness_table(flatness_of: Mapping[str, Flatness]) -> Table:
-    """Return a table with a row per run and a column per value; values of single layers, with a slash, are left out."""
+    """Return a table with a row per run and a column per value, without the values of single layers (with a slash)."""
     names = dict.fromkeys(name for flatness in flatness_of.values() for name in flatness if "/" not in name)
     titles = ("run", *map(measure_title, names))
     rows = [
@@ -112,7 +112,7 @@ def environment() -> Environment:
 def latex_table(comparison: ComparisonData, chosen: Sequence[str] | None = None) -> str:
     """Return the table as a `tabular` with booktabs' rules; the best is bold, and the caption is a comment.
 
-    chosen: titles of the columns besides the method; by default all except "rounds to" a target not asked for.
+    chosen: titles of the columns besides the method; by default all, but "rounds to" only for given targets.
     Raises InputError for a column that the table does not have.
     """
     shown = _chosen_columns(comparison, chosen)
