@@ -1,7 +1,8 @@
 """Estimates what runs will cost before anything is trained: minibatch gradients, bytes sent, memory and hours.
 
-`run_budget` reads a configuration, `simulation_budget` a built simulation, which knows the clients' real sizes and can
-run some steps as a trial. `speed_of` measures seconds per gradient, from which `Speed.seconds` gives a time.
+`run_budget` needs only a configuration. `simulation_budget` needs a built simulation, which knows the clients' real
+numbers of samples and can run some trial steps. `speed_of` measures the seconds of a gradient and of an evaluation,
+from which `Speed.seconds` computes the time of runs.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ from .spec import RunSpec, participation_of
 # The cost of all rounds is estimated from the cohorts of the first ones.
 SIMULATION_ROUNDS = 1000  # cohorts that are drawn for a simulation
 SPEC_ROUNDS = 100  # cohorts that are drawn for a configuration; `fedflat recipes list` estimates hundreds
-HEADROOM = 1.3  # freed blocks of memory cannot always be reused, the more so with the threads of the client store
+HEADROOM = 1.3  # factor on memory: freed blocks cannot always be reused, and the client store's threads add to it
 SERVER_COPIES = 4  # vectors as large as the server's state: the old state, the new one, the message and the mean
 TIMED_STEPS = 20  # calls; their median time is used
 MOST_SECONDS = 20.0  # stop after this time, even with fewer calls
-LARGEST_BATCH = 512  # samples of the batch that is timed for clients with full batches
+LARGEST_BATCH = 512  # most samples of the batch that is timed
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
 class RunBudget:
-    """Expected cost of one run, summed over all clients and rounds unless it says otherwise."""
+    """Expected cost of one run; a field is a sum over all clients and rounds unless its comment says otherwise."""
 
     parameters: int
     clients_per_round: float
@@ -93,7 +94,7 @@ class Budget:
     runs: int = 0
     gradients: float = 0.0
     evaluated_samples: float = 0.0
-    bytes: float = 0.0  # sent both ways
+    bytes: float = 0.0  # sent in both directions
 
     def __add__(self, other: Budget) -> Budget:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
@@ -127,7 +128,7 @@ def budget_of_runs(runs: Iterable[RunSpec]) -> Budget:
 
 
 def run_budget(spec: RunSpec) -> RunBudget:
-    """Return the cost of one run whose clients all have the same number of samples.
+    """Return the cost of one run, as if all clients had the same number of samples.
 
     No data is read unless `data.partial` is set.
     """
@@ -147,7 +148,7 @@ def run_budget(spec: RunSpec) -> RunBudget:
 
 
 def simulation_budget(sim: Simulation) -> RunBudget:
-    """Return the cost of a simulation for its real clients and cohorts, with the memory that some trial steps take."""
+    """Return the cost of a simulation for its real clients and cohorts, with the peak memory of some trial steps."""
     data, rounds = sim.data, range(min(sim.rounds, SIMULATION_ROUNDS))
     test = 0 if data.test is None else len(data.test[1])
     validation = 0 if data.validation is None else len(data.validation.members)
@@ -216,7 +217,7 @@ def _sample_counts(spec: RunSpec) -> tuple[int, int]:
 
 
 def _is_made_for_real(spec: RunSpec) -> bool:
-    """Tell whether the model must be built to know its size: one from files, or with an adapter of `peft`."""
+    """Tell whether the model must be built to know its size, because it is read from files or has an adapter."""
     return spec.adapter is not None or "path" in spec.model.options
 
 
@@ -227,10 +228,10 @@ def _parameters(model: str, classes: int, shape: tuple[int, ...], options: str) 
 
 
 def peak_bytes(sim: Simulation) -> int | None:
-    """Return the peak memory in bytes of this process over all rounds; None where the system does not report it.
+    """Estimate the peak memory in bytes of this process over all rounds; None where the system does not report it.
 
-    It is measured by some steps with the largest clients and one evaluation; the records of all clients are added. The
-    number of rounds and the size of a cohort do not matter: clients are trained a few at a time.
+    Some steps with the largest clients and one evaluation are measured, and the records of all clients are added. The
+    number of rounds and the size of a cohort do not matter, because clients are trained a few at a time.
     """
     if not sys.platform.startswith("linux"):
         return None
@@ -246,9 +247,9 @@ def peak_bytes(sim: Simulation) -> int | None:
 
 
 def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
-    """Return the speed of the model of `spec` on its device, from the user's cache or measured and cached.
+    """Return the speed of the model of `spec` on its device: from the user's cache, or else measured and then cached.
 
-    None if it is not in the cache and `measure` is false.
+    None if the speed is not in the cache and `measure` is false.
     """
     device = usable_device(spec.device)
     machine = (device_name(device), torch.get_num_threads(), torch.__version__)
@@ -265,7 +266,7 @@ def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
 
 
 def timed_model(spec: RunSpec) -> str:
-    """Return what the speed depends on, apart from the machine: data set, model, size of a batch, numbers, adapter."""
+    """Return the part of a speed's key that names no machine: data set, model, batch size, dtype and adapter."""
     batch_size = spec.client.batch_size
     name = spec.data.name
     if is_folder(name):  # folders of the same shape are equally fast
@@ -276,7 +277,7 @@ def timed_model(spec: RunSpec) -> str:
 
 
 def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
-    """Measure median times of a gradient and of an evaluation, on random batches of the clients' batch size."""
+    """Measure the median times of a gradient and of an evaluation, on a random batch of the clients' batch size."""
     known = spec.known_data
     shape, dtype = known.sample_shape(spec.sample_format), spec.torch_dtype
     module = (spec.module() if _is_made_for_real(spec) else build(spec.model.name, known.classes, shape)).to(
@@ -296,7 +297,7 @@ def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
 
 
 def median_seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Return the median time of up to 20 calls within 20 seconds; a first call is not counted."""
+    """Return the median seconds of at most 20 calls of `work`, after one that is not counted; stop after 20 seconds."""
     seconds: list[float] = []
     start = perf_counter()
     while len(seconds) <= TIMED_STEPS and (len(seconds) < 2 or perf_counter() - start < MOST_SECONDS):

@@ -1,6 +1,6 @@
-"""Checks a configuration: its size, then its keys and values. A problem is one line that names the field.
+"""Checks a configuration: its size, then its keys and values. A problem is reported as one line that names the field.
 
-The size comes first, because pydantic collects every problem, which costs time and memory where there are millions.
+The size is checked first, because pydantic collects all problems, and millions of problems cost time and memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Model = TypeVar("Model", bound=BaseModel)
 MAX_DEPTH = 20  # tables and lists inside each other; recipes have 6
 MAX_KEY = 200  # characters of a key
 MAX_TEXT = 2**17  # characters of a text, the system's limit for one flag
-MAX_ENTRIES = 10_000  # of a list or table; each wrong entry would be a problem of its own
+MAX_ENTRIES = 10_000  # of a list or table; each wrong entry would be a separate problem
 MAX_COHORTS = 2**20  # entries in `participation`: one for each round
 MAX_INTEGER = 2**63  # integers of TOML have 64 bits
 SHOWN = 40  # characters of a key or text in a message
@@ -30,7 +30,7 @@ LINE = 1500  # characters of a message
 
 
 def check_bounds(value: Any, path: tuple[str, ...] = ()) -> None:
-    """Raise InputError, naming the key inside `value`, for a value that is too deep, too large or of no known type.
+    """Raise InputError, naming the key inside `value`, for a value that is too deep, too large or of a wrong type.
 
     path: the keys from the outermost table to `value`.
     """
@@ -80,7 +80,7 @@ def short_repr(value: object) -> str:
 
 
 def validated(model: type[Model], table: dict[str, Any]) -> Model:
-    """Build a `model` from `table`. Raises InputError, one line that names the field."""
+    """Build a `model` from `table`. Raises InputError with one line that names the field."""
     check_bounds(table)
     try:
         return model(**plain_numbers(table))
@@ -91,7 +91,7 @@ def validated(model: type[Model], table: dict[str, Any]) -> Model:
 
 
 def _first_problem(error: ValidationError, model: type[BaseModel]) -> str:
-    """Return the first problem of a configuration, after its dotted key, and how many more there are."""
+    """Return a line with the dotted key, the first problem of a configuration, and the number of further problems."""
     first, *more = error.errors(include_url=False)
     key, cause = ".".join(map(str, first["loc"])), first.get("ctx", {}).get("error")
     if isinstance(cause, FieldError):
@@ -108,7 +108,7 @@ def _first_problem(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _suggestion(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    """Return the known key most like the unknown one at `location`, or all known keys of its table."""
+    """Return a hint: the known key most similar to the unknown key at `location`, or else all keys of its table."""
     fields: Mapping[str, FieldInfo] = model.model_fields
     for part in location[:-1]:
         classes = field_classes(fields[str(part)]) if part in fields else []

@@ -19,6 +19,6 @@ def without_formula(cell: T) -> T | str:
 def csv_line(cells: Iterable[object]) -> str:
     """Format a row of a CSV file; None is an empty cell, and a number has all its digits."""
     buffer = io.StringIO()
-    # With the usual end of line, a text with either of its characters is quoted.
+    # The writer ends a line with \r\n, and so it quotes a text that has \r or \n in it.
     csv.writer(buffer).writerow(["" if cell is None else without_formula(cell) for cell in cells])
     return buffer.getvalue().removesuffix("\r\n") + "\n"

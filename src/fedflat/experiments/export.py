@@ -1,4 +1,4 @@
-"""A finished run for other programs: its model as files, and its predictions of new samples as a table."""
+"""Exports a finished run for other programs: the model as files, and predictions for new samples as a table."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from .run_directory import StoredRun
 
 MODEL, BASE, SNIPPET = "model.safetensors", "base.safetensors", "load.py"
 TABLES = (".csv", ".parquet")  # formats of predictions
-Samples = tuple[list[str], Iterator[Any]]  # names, and pieces
-AT_ONCE, BYTES = 1024, 2**28  # samples that are in memory at a time, and pixels of pictures
+Samples = tuple[list[str], Iterator[Any]]  # the names of all samples, and an iterator over pieces of the samples
+AT_ONCE, BYTES = 1024, 2**28  # most samples of a piece, and most bytes of their pixels
 
 
 def export(run: StoredRun, folder: Path) -> list[str]:
-    """Write the trained adapter of a run, in the format of `peft`, or else its model's `state_dict` as safetensors.
+    """Write a run's adapter in the format of `peft` or, without an adapter, its model's `state_dict` as safetensors.
 
-    The file load.py shows how to load it. Returns the names of the files. Raises InputError if the folder is not empty
-    or cannot be written, and as `StoredRun.model` does.
+    A further file, load.py, shows how to load the model. Returns the names of the files. Raises InputError if the
+    folder is not empty or cannot be written, and as `StoredRun.model` does.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; give a new folder")
@@ -54,7 +54,7 @@ def export(run: StoredRun, folder: Path) -> list[str]:
         names, snippet = [MODEL], _MODEL_SNIPPET
     else:
         names, snippet = export_adapter(network, folder), _ADAPTER_SNIPPET
-        if all(initial.options.get(name) is None for name in ("path", "pretrained")):  # its base is that of the seed
+        if all(initial.options.get(name) is None for name in ("path", "pretrained")):  # the base has random weights
             _write_state(network_of(replace(initial, adapter=None).module()), folder / BASE)
             names, snippet = [*names, BASE], _FRESH_SNIPPET
     options = "".join(f", {name}={value!r}" for name, value in initial.options.items())
@@ -107,7 +107,7 @@ model.eval()
 
 
 def predict_file(run: StoredRun, source: Path, out: Path, scores: bool, probabilities: bool, progress: Progress) -> int:
-    """Write the predictions of `run` for the samples in `source` to the new file `out`; return their number.
+    """Write the predictions of `run` for the samples in `source` to the new file `out`; return how many there are.
 
     Raises InputError, naming file or option, if `out` exists, and for samples of another kind than in training.
     """
@@ -131,7 +131,7 @@ def predict_file(run: StoredRun, source: Path, out: Path, scores: bool, probabil
 
 
 def _table(names: list[str], scores: Tensor, kind: SampleKind, with_scores: bool, probabilities: bool) -> pa.Table:
-    """Make a row for each sample: its name, its prediction, and on request scores or probabilities."""
+    """Return a table with a row for each sample: name, prediction, and on request scores or probabilities."""
     labels: Sequence[str] = kind.class_names or list(map(str, range(kind.outputs)))
     columns: dict[str, Any] = {"sample": names}
     further = {"score": scores} if with_scores else {}
@@ -155,7 +155,10 @@ def _write_csv(table: pa.Table, path: Path) -> None:
 
 
 def _samples(source: Path, run: StoredRun) -> Samples:
-    """Read the samples in a file or a folder: their names, and pieces of up to `AT_ONCE` or, of texts, ten times it."""
+    """Read the samples in a file or a folder; return their names, and an iterator over pieces of the samples.
+
+    A piece has at most `AT_ONCE` samples, or ten times as many texts.
+    """
     kind = run.samples
     if not source.exists():
         raise InputError(f"--input {source} is not there")
@@ -182,7 +185,7 @@ def _samples(source: Path, run: StoredRun) -> Samples:
 
 
 def _of_pictures(source: Path, run: StoredRun) -> Samples:
-    """Read a picture, or those in a folder and its subfolders, with their paths in it as names."""
+    """Read a picture, or all pictures in a folder and its subfolders, named by their paths in the folder."""
     files = [source] if source.is_file() else [x for x in plain_files(source) if x.suffix.lower() in SUFFIXES]
     if not files:
         raise InputError(f"--input {source} has no pictures ({', '.join(sorted(SUFFIXES))})")
@@ -202,7 +205,7 @@ def _shape(source: Path, run: StoredRun) -> Shape:
 
 
 def _numbered(samples: Any, at_once: int = AT_ONCE) -> Samples:
-    """Return samples in pieces of `at_once`, named by their places."""
+    """Return the indices of samples as their names, and the samples in pieces of `at_once`."""
     pieces = (samples[start : start + at_once] for start in range(0, len(samples), at_once))
     return list(map(str, range(len(samples)))), pieces
 

@@ -50,7 +50,7 @@ def signals_handled_by(handler: Callable[[int, FrameType | None], None]) -> Iter
 
 @contextmanager
 def signals_restored() -> Iterator[None]:
-    """Handle the signals that end a process after the block as before it (torchrun leaves its own handlers)."""
+    """Restore, after the block, the handlers of signals that end a process (torchrun leaves its own handlers)."""
     before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
     try:
         yield

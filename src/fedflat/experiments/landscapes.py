@@ -40,11 +40,11 @@ class SurfaceSettings:
     """The settings of surfaces and feature maps."""
 
     points: int = 51  # on each axis
-    reach: float = 1.0  # of random directions, on each side of the model
+    reach: float = 1.0  # coordinates along random directions are in [-reach, reach]
     axes: int = 2  # 1 for a profile
     max_samples: int = MAX_SAMPLES
     seed: int = 0  # of random directions, and of t-SNE
-    local: int = 0  # clients of each run whose local models are shown too
+    local: int = 0  # number of clients of each run whose local models are shown too
 
     def __post_init__(self) -> None:
         """Raise InputError, naming the setting, for a value that cannot work."""
@@ -56,7 +56,7 @@ class SurfaceSettings:
 
 @dataclass(frozen=True)
 class SurfaceTask(Generic[Picture]):
-    """The computation of one picture, a surface or a feature map, and the file that keeps it."""
+    """The computation of one picture (a surface or a feature map), and the file in which the picture is saved."""
 
     label: str
     part: str
@@ -71,7 +71,7 @@ class SurfaceTask(Generic[Picture]):
         return f"{self.label}, {self.part}"
 
     def load(self) -> Picture | None:
-        """Read the picture, with its present label, if it was computed before and its file is not damaged."""
+        """Read the picture from its file and give it this task's label; None if the file is missing or damaged."""
         try:
             return replace(self.kind.load(self.path), label=self.label) if self.path.exists() else None
         except InputError:
@@ -86,7 +86,7 @@ class SurfaceTask(Generic[Picture]):
 
 @dataclass(frozen=True)
 class Computed:
-    """A picture of a task, and how long it took."""
+    """The picture of a task, and how long its computation took."""
 
     task: SurfaceTask[Any]
     picture: Surface | FeatureMap
@@ -94,9 +94,9 @@ class Computed:
 
 
 def compute(tasks: Sequence[SurfaceTask[Any]], progress: Progress) -> Iterator[Computed]:
-    """Give the picture of each task in turn; one that was computed before is read, any other is computed and kept.
+    """Yield the picture of each task in turn: read from its file if it was computed before, else computed and saved.
 
-    progress: called with the title of a task, 0 and its steps before it begins, and after every step.
+    progress: called with a task's title, finished steps and number of steps, before the first step and after each.
 
     Raises Interrupted after Ctrl-C, with every finished picture on disk.
     """
@@ -124,14 +124,14 @@ def write_index(computed: Sequence[Computed], folder: Path) -> None:
 
 
 def title_of(runs: Sequence[ShownRun]) -> str:
-    """Return the title of a page on `runs`."""
+    """Return the title of a page about `runs`."""
     names = ", ".join(run.label for run in runs) if len(runs) <= 4 else f"{len(runs)} models"
     data = dict.fromkeys(text_of_data(run.stored.settings["data"]) for run in runs)
     return f"Loss landscape of {names} on {', '.join(data)}"
 
 
 def notes_on(runs: Sequence[ShownRun]) -> list[str]:
-    """Name the settings in which runs differ so that their surfaces are not of one function."""
+    """Return a note on each difference in data or model between runs, because their losses are then not comparable."""
     notes = []
     texts: dict[str, Callable[[Any], str]] = {"data": text_of_data, "data_hash": str, "model": text_of_model}
     for name, text in texts.items():
@@ -144,7 +144,7 @@ def notes_on(runs: Sequence[ShownRun]) -> list[str]:
 def surface_tasks(
     loaded: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
 ) -> list[SurfaceTask[Surface]]:
-    """Plan a surface in random directions around the model of every run, and around those of some of its clients."""
+    """Return tasks for surfaces in random directions, around the model of every run and some of its local models."""
     return [
         _random_surface_task(loaded, run, settings, folder, client)
         for run in runs
@@ -155,7 +155,7 @@ def surface_tasks(
 def plane_task(
     loaded: LoadedRun, runs: Sequence[ShownRun], settings: SurfaceSettings, folder: Path
 ) -> SurfaceTask[Surface]:
-    """Plan the surface on the plane through the models of `runs` and of some of their clients."""
+    """Return the task for the surface on the plane through the models of `runs` and some of their local models."""
     clients = [run.local_clients(settings.local) for run in runs]
     _check_plane(runs, clients, settings)
     label = ", ".join(run.label for run in runs)
@@ -200,7 +200,7 @@ def _check_plane(runs: Sequence[ShownRun], clients: Sequence[Index], settings: S
 def _random_surface_task(
     loaded: LoadedRun, run: ShownRun, settings: SurfaceSettings, folder: Path, client: int | None
 ) -> SurfaceTask[Surface]:
-    """Plan a surface around the model of the server (`client` None) or of one client, on that client's samples."""
+    """Return the task for a surface around the server's model, or around that of one `client` on its samples."""
     part = GLOBAL if client is None else f"client {client}"
     # A global surface does not depend on the number of local ones.
     decisive = asdict(settings if client is not None else replace(settings, local=0))
@@ -234,7 +234,7 @@ def _random_surface_task(
 
 
 def feature_task(loaded: LoadedRun, run: ShownRun, seed: int, folder: Path) -> SurfaceTask[FeatureMap]:
-    """Plan a map of the penultimate features of a run's model; `seed` is that of t-SNE."""
+    """Return the task for a map of the penultimate features of a run's model; `seed` is the seed of t-SNE."""
     path = folder / f"{run.spec.label}-features-{_key('features', run.identity, seed)}.npz"
 
     def work(progress: Steps) -> FeatureMap:
@@ -258,5 +258,5 @@ def _models(loaded: LoadedRun, runs: Sequence[ShownRun], clients: Sequence[Index
 
 
 def _key(*parts: Any) -> str:
-    """Return a part of a file's name, a digest that differs between pictures with different settings."""
+    """Return a digest for a file's name, which differs between pictures with different settings."""
     return digest([VERSION, *parts], 32)

@@ -1,4 +1,4 @@
-"""The ledger of a search: the results of its trials after each step, kept with a digest and compared with them."""
+"""The ledger of a search: a file with the results of all trials after each step, checked against the trials."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .tuning_spec import Configuration, Point, TuningSpec
 
 LEDGER, CURVES = "ledger.json", "curves.csv"
 JUDGED = 5  # a configuration is judged by its evaluations in the last fifth of its rounds
-COLUMNS = ("method", "configuration", "settings", "rounds", "seed", "round", "validation_accuracy")  # of the curves
+COLUMNS = ("method", "configuration", "settings", "rounds", "seed", "round", "validation_accuracy")  # of curves.csv
 AGAIN = "remove it, and the same command makes it again from the trials"
 
 
@@ -32,17 +32,17 @@ AGAIN = "remove it, and the same command makes it again from the trials"
 class Tried:
     """One configuration after one step of the search; one entry of the ledger."""
 
-    method: int  # its place in the file
-    number: int  # of the configuration; 0 has the settings of the file
-    values: dict[str, Any]  # what differs from the file, by key
+    method: int  # its index among the methods of the file
+    number: int  # of the configuration; 0 for the settings of the file
+    values: dict[str, Any]  # the settings that differ from the file, by key
     rounds: int
-    curves: dict[int, list[tuple[int, float]]]  # (round from 1, validation accuracy in [0, 1]) of every seed that ended
+    curves: dict[int, list[tuple[int, float]]]  # by seed that finished: (round from 1, validation accuracy in [0, 1])
     gradients: float  # minibatch gradients, of all seeds together
     diverged: list[int]  # the seeds with which it diverged
 
     @property
     def score(self) -> float:
-        """Mean validation accuracy of the last fifth of the rounds, over the seeds; -inf if it diverged."""
+        """Mean validation accuracy of the last fifth of the rounds, over the seeds; -inf if a seed diverged."""
         if self.diverged:
             return -inf
         first = self.rounds * (JUDGED - 1) / JUDGED
@@ -62,9 +62,9 @@ class Ledger:
         return Checksums(self.path, required=True)
 
     def read(self) -> list[Tried]:
-        """Read the complete steps; none if there is no ledger.
+        """Read the entries of all complete steps; return an empty list if there is no ledger.
 
-        Raises InputError, naming the file, if it is damaged or does not agree with the trials in the folder.
+        Raises InputError, naming the file, if the ledger is damaged or does not agree with the trials in the folder.
         """
         file = self.path / LEDGER
         if not file.exists():
@@ -85,7 +85,7 @@ class Ledger:
         self.write_curves(entries)
 
     def write_curves(self, entries: Sequence[Tried]) -> None:
-        """Write the curves as a table, if they changed: a row for each configuration, seed and evaluation."""
+        """Write curves.csv if its content changed: a row for each configuration, seed and evaluation."""
         text = self.curves_text(entries)
         if self.checksums.problem(CURVES) or (self.path / CURVES).read_text() != text:
             self.checksums.write(CURVES, partial(Path.write_text, data=text))
@@ -101,7 +101,7 @@ class Ledger:
     def entry(self, place: int, configuration: Configuration, rounds: int) -> Tried:
         """Make the entry for one configuration of the method at `place`, from its trials, which must have ended.
 
-        Raises InputError if a trial was trained further and has lost the evaluation after its last round of this step.
+        Raises InputError if a trial was trained further and so has no evaluation after the last round of this step.
         """
         directories = self._trials(configuration)
         finished = {seed: one.rows() for seed, one in directories.items() if one.is_finished}
@@ -144,7 +144,7 @@ class Ledger:
             raise self._damaged("it has more entries than this search")
 
     def _compare(self, entry: Tried, configuration: Configuration) -> None:
-        """Raise InputError if an entry disagrees with one of its trials that has as many rounds."""
+        """Raise InputError if an entry disagrees with one of its trials; missing trials are not compared."""
         trials, gradients = self._trials(configuration), 0.0
         wrong = {*entry.curves, *entry.diverged} ^ trials.keys()
         for seed, directory in trials.items():
@@ -180,7 +180,7 @@ def ranked(tried: Sequence[Tried]) -> list[Tried]:
 
 
 def described(values: Point) -> str:
-    """Describe what differs from the file, such as `rho=0.1, lr=0.05`."""
+    """Describe the settings that differ from the file, such as `rho=0.1, lr=0.05`."""
     return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in values.items()) or "those of the file"
 
 

@@ -40,13 +40,13 @@ class MeasureList(Section):
 
 
 def build_measures(measures: Sequence[object]) -> list[Measure]:
-    """Build measures from names and tables; default `LIGHT`. Raises InputError that names a wrong one."""
+    """Build measures from names and tables; without any, those in `LIGHT`. Raises InputError, naming a wrong entry."""
     section = validated(MeasureList, {"measures": list(measures)} if measures else {})
     return [measure.object for measure in section.measures]
 
 
 def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
-    """Find the runs at `paths`, and all runs with a checkpoint of the studies there. Raises InputError."""
+    """Return the runs in the folders `paths`; of a study, its runs with a checkpoint. InputError if there is none."""
     found: list[RunDirectory] = []
     for path in paths:
         if (path / "study.toml").exists():
@@ -76,7 +76,7 @@ def measure_run(
     data_dir: str | None,
     progress: Progress,
 ) -> Flatness:
-    """Take measures of the model in a run's newest checkpoint, and save the findings of each before the next one."""
+    """Take measures of the model in a run's newest checkpoint; save the findings of each before the next is taken."""
     sim = load_simulation(directory, data_dir)
     found: list[Finding] = []
     with directory.writing():
@@ -89,7 +89,7 @@ def measure_run(
 
 @dataclass(frozen=True, eq=False)
 class ShownRun:
-    """A finished run whose model is shown, with its label in the pictures."""
+    """A finished run whose model is shown in pictures, and its label there."""
 
     label: str
     stored: StoredRun
@@ -115,12 +115,15 @@ class ShownRun:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """The settings and the model's digest, which differ between runs with different models, data or next rounds."""
+        """The settings and the model's digest; they are equal only for runs with the same model, data and settings."""
         content = hashlib.sha256(read_bytes(self.weights, MAX_MODEL_BYTES)).hexdigest()
         return {"settings": self.stored.settings, "model": content}
 
     def next_cohort(self) -> Index:
-        """Return the clients of the round after the last one; of an explicit participation, those of its last round."""
+        """Return the clients of the round after the run's last round.
+
+        These are all clients for a private run. If no cohort is listed for that round, the last listed one is returned.
+        """
         if self.spec.privacy is not None:  # any client may be
             return np.arange(self.spec.data.clients)
         rule, t = participation_of(self.spec.participation), int(self.stored.summary["rounds"])
@@ -128,7 +131,10 @@ class ShownRun:
         return rule.cohort(t, self.spec.data.clients, generator(self.spec.seed, Purpose.COHORT, t))
 
     def local_clients(self, number: int) -> Index:
-        """Return `number` clients of the next round, evenly spaced, hence the same for all methods of a seed."""
+        """Return `number` evenly spaced clients of the next round, which are the same for all methods with one seed.
+
+        Raises InputError without a checkpoint, or if the next round has fewer clients.
+        """
         cohort = self.next_cohort()
         if number:
             _ = self.checkpoint  # raises InputError if it is missing, before hours of work
@@ -140,14 +146,14 @@ class ShownRun:
 
 @dataclass
 class LoadedRun:
-    """The simulation and the local models of one run at a time, because the records of its clients may be large."""
+    """The simulation and the local models of one run; another run replaces them, because records may be large."""
 
     _run: ShownRun | None = None
     _sim: Simulation | None = None
     _local: dict[int, Tensor] = field(default_factory=dict)
 
     def simulation(self, run: ShownRun) -> Simulation:
-        """Build the simulation of `run`, before its first round, or in its last state once `local` was called."""
+        """Return the simulation of `run` before its first round or, after `local`, in its newest checkpoint's state."""
         if self._run is not run or self._sim is None:
             self._run = self._sim = None  # the old simulation is freed before the new one is built
             self._local = {}
@@ -155,7 +161,7 @@ class LoadedRun:
         return self._sim
 
     def model(self, run: ShownRun) -> Tensor:
-        """Load the server's final model of `run`, (d,). Raises InputError if it has none."""
+        """Load the server's final model of `run`, (d,). Raises InputError if only the clients have models."""
         sim = self.simulation(run)
         if sim.method.training == "local":
             raise InputError(f"{run.label}: every client has a model of its own, and there is none of the server")
@@ -187,7 +193,7 @@ class _LocalModels(RoundObserver):
 
 
 def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[ShownRun]:
-    """Read the runs at `paths`, of a study those of every method with the first seed. Raises InputError if none."""
+    """Read the runs in the folders `paths`; of a study, all runs with its first seed. InputError if there is none."""
     stored: list[StoredRun] = []
     for path in paths:
         if (path / "study.toml").exists():
@@ -201,7 +207,7 @@ def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[Shown
 
 
 def _labels(runs: Sequence[StoredRun]) -> list[str]:
-    """Return different labels for all runs: methods; if two are equal, methods and seeds; otherwise folders."""
+    """Return a different label for each run: methods, or methods and seeds if two are equal, or else folders."""
     candidates = [
         [run.method for run in runs],
         [f"{run.method}, seed {run.seed}" for run in runs],

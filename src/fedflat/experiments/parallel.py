@@ -34,9 +34,9 @@ class StudyTask:
     """The task to carry out one run of a study."""
 
     label: str
-    toml: str  # the configuration, whose class cannot be pickled
+    toml: str  # the configuration as TOML, because its class cannot be pickled
     path: Path  # the run's folder
-    strict: bool  # refuse to resume with other versions or code
+    strict: bool  # refuse to resume if versions or code have changed
     code: bool  # whether the code that the configuration names may be run
 
     def failure_message(self, pid: int, how: str) -> str:
@@ -48,7 +48,7 @@ class StudyTask:
 
 
 def prepare_runs() -> RunTask:
-    """Let signals stop a run between rounds, within a worker; return the function that carries out a run.
+    """Make signals to this worker stop a run between rounds; return the function that carries out a run.
 
     That function returns the number of the signal that stopped the run, if there was one.
     """
@@ -73,7 +73,7 @@ class ParallelRuns:
     """Carries out runs in at most `number` worker processes, each with a share of the threads."""
 
     def __init__(self, number: int, observer: RunObserver, request: StopRequest, strict: bool = False) -> None:
-        """strict: refuse to resume with other versions or code than the rounds so far, instead of warning."""
+        """strict: refuse to resume if versions or code have changed since the saved rounds, instead of warning."""
         self._observer, self._request, self._strict = observer, request, strict
         threads = max(1, torch.get_num_threads() // number)
         new_worker = partial(WorkerProcess, prepare_runs, threads=threads)
@@ -90,7 +90,7 @@ class ParallelRuns:
     def carry_out(self, runs: Runs) -> list[NonFiniteError]:
         """Carry out the runs, and return the errors of those that diverged.
 
-        After a signal, or an error of another kind, the active runs stop after a round and are saved; then this raises
+        After a signal or any other error, the active runs finish their round and are saved; then this method raises
         Interrupted or that error.
         """
         self._specs = {directory.path: spec for spec, directory in runs}
@@ -126,4 +126,4 @@ class ParallelRuns:
                 error = error or item.error or (Interrupted(item.value, SAVED) if item.value else None)
         self._error = self._error or error
         if finished:
-            self._pool.end_idle()  # no run is left for them
+            self._pool.end_idle()  # end the workers for which no run is left

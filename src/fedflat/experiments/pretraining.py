@@ -18,15 +18,15 @@ from ..models.blocks.pretrained import library, quiet
 from ..models.transformer import NAME, TOKENIZER, TextScores
 
 FIRST = "<first>"  # the token that every text begins with; its class is predicted from it
-WORDS = 8_000  # the most frequent words, which have a token each
+WORDS = 8_000  # number of the most frequent words, which have a token each
 SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
-LONGEST, TRAINED_LENGTH = 512, 64  # tokens
-EPOCHS, BATCH_SIZE, LR = 5, 32, 5e-4  # of AdamW
+LONGEST, TRAINED_LENGTH = 512, 64  # most tokens of a text: in the model, and in training
+EPOCHS, BATCH_SIZE, LR = 5, 32, 5e-4  # of training with AdamW
 
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """The training classes and samples of an encoder, and its accuracy on them."""
+    """The training classes of an encoder, its number of training texts, its test accuracy and its size."""
 
     classes: tuple[int, ...]
     samples: int  # training texts of these classes
@@ -42,11 +42,11 @@ def pretrain(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> PretrainedEncoder:
-    """Train a BERT of two layers on the first half of the classes of a text set, and write it into a new `folder`.
+    """Train a BERT of two layers on the first half of a text data set's classes, and write it into a new `folder`.
 
-    The folder has config.json, model.safetensors and tokenizer.json, as the model `transformer` reads them. Reports
-    the `progress` after every step. Raises InputError if the set has no texts or fewer than four classes, or the folder
-    is not empty.
+    The folder has config.json, model.safetensors and tokenizer.json, which the model `transformer` reads. Calls
+    `progress` after every step. Raises InputError if the data set has no texts or fewer than four classes, or if the
+    folder is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; give a new folder")
@@ -86,7 +86,7 @@ def _fresh(tokens: int, classes: int) -> Any:
 
 
 def _write_tokenizer(words: tuple[str, ...], path: Path) -> None:
-    """Write a tokenizer that gives words the numbers of their places in `words`, as fedflat does."""
+    """Write a tokenizer that encodes each word as its index in `words`, like fedflat's own vocabularies."""
     try:
         from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
     except ImportError as error:

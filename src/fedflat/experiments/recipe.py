@@ -1,4 +1,4 @@
-"""Recipes: settings, and published numbers, of the experiments of papers, in TOML files."""
+"""Recipes: TOML files with the settings and the published numbers of experiments in papers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ FOLDER = Path(__file__).parent / "recipes"
 
 
 class Layer(Section):
-    """Settings of a study, and hyper-parameters of its methods by label."""
+    """Settings of a study, and hyper-parameters of its methods by label, which override those of earlier layers."""
 
     study: dict[str, Any] = Field(default={})
     methods: dict[str, dict[str, Any]] = Field(default={})
 
 
 class Option(Layer):
-    """One option of an axis."""
+    """One option of an axis, such as a data set of the axis `data`; every cell has one option of each axis."""
 
     only_with: list[str] = Field(default=[], description="combined only with one of these other options")
 
@@ -102,7 +102,7 @@ class Recipe:
 
     @cached_property
     def published(self) -> PublishedFile | None:
-        """The numbers that the paper prints; None without a file. Raises InputError that names recipe and field."""
+        """The numbers that the paper prints; None without a file. Raises InputError for an invalid file."""
         file = FOLDER / self.paper / "published" / f"{self.name.split('/')[1]}.toml"
         if not file.exists():
             return None
@@ -114,7 +114,7 @@ class Recipe:
     def cells(self, chosen: str | None = None) -> list[Cell]:
         """Return all cells, or those with every option in `chosen`, e.g. `cifar10,alpha-0`.
 
-        Raises InputError if the recipe does not have one of these options, or no cell has them all.
+        Raises InputError if `chosen` names an option that the recipe lacks, or if no cell has all options in it.
         """
         cells = []
         for options in product(*self.item.axes.values()):
@@ -160,9 +160,9 @@ class Cell:
     def study(self, scale: float = 1.0, data_dir: str | None = None, only: Sequence[str] | None = None) -> StudySpec:
         """Return the study; `rounds`, `last` and `probe_every` are multiplied by `scale`.
 
-        only: labels of the methods to compare, by default all of the recipe's.
+        only: labels of the methods to compare; by default all methods of the cell.
 
-        Raises InputError that names recipe and field if the study is not valid, or a method that the recipe lacks.
+        Raises InputError, naming the field, if the study is not valid, and for a method that the cell lacks.
         """
         layer = self._merged()
         table: dict[str, Any] = {**layer["study"], "methods": self._methods(layer["methods"], only)}
@@ -172,7 +172,7 @@ class Cell:
         return spec.model_copy(update=shorter | {"data_dir": data_dir})
 
     def _methods(self, known: Mapping[str, Mapping[str, Any]], only: Sequence[str] | None) -> list[dict[str, Any]]:
-        """Return the tables of the recipe's methods, or of those whose labels are in `only`; FedAvg if it names none.
+        """Return the tables of this cell's methods, or of those with labels in `only`; FedAvg's if there are none.
 
         Case, `-` and `_` of the labels in `only` do not matter.
         """
@@ -198,7 +198,7 @@ class Cell:
         return [when for when in every if set(when.cell) <= set(self.options)]
 
     def _merged(self) -> dict[str, Any]:
-        """Return the tables `study` and `methods` after all layers."""
+        """Merge the layers of this cell; return the tables `study` and `methods`."""
         recipe, study, methods = self.recipe, dict[str, Any](), dict[str, dict[str, Any]]()
         chosen = [recipe.option(axis, name) for axis, name in zip(recipe.item.axes, self.options, strict=True)]
         for layer in (recipe.base, recipe.item, *chosen, *self._whens()):
@@ -217,7 +217,7 @@ def check_model_files(study: StudySpec) -> None:
 
 @cache
 def all_recipes() -> dict[str, Recipe]:
-    """Return every recipe by name, in the order of papers and items. Raises InputError that names recipe and field."""
+    """Return every recipe by name, sorted by paper and item. Raises InputError for an invalid file."""
     recipes = {}
     for base in sorted(FOLDER.glob("*/base.toml")):
         for file in sorted(set(base.parent.glob("*.toml")) - {base}, key=_number_order):
@@ -230,7 +230,7 @@ def all_recipes() -> dict[str, Recipe]:
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return the recipe called `name`. Raises InputError that lists those of the paper, or all papers."""
+    """Return the recipe called `name`. Raises InputError that lists the paper's recipes, or all papers, if unknown."""
     recipes = all_recipes()
     if name in recipes:
         return recipes[name]

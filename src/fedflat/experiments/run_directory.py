@@ -73,10 +73,10 @@ OF_TRAINING = "a picture of training"  # what messages compare pictures with
 class RunDirectory:
     """The folder of one run.
 
-    From the first round it has config.toml, env.json, metrics.parquet, partition.parquet, for texts vocabulary.txt, and
-    checkpoint/; a finished run also has model.safetensors, summary.json and perhaps flatness.json. SHA256SUMS has the
-    digests of all these files except those in checkpoint/, which contain their own. All other files can be restored
-    from a checkpoint and config.toml.
+    From the first round on, it has config.toml, env.json, metrics.parquet, partition.parquet, checkpoint/ and, for
+    texts, vocabulary.txt. The folder of a finished run also has model.safetensors, summary.json and perhaps
+    flatness.json. SHA256SUMS has the digests of all these files except those in checkpoint/, which contain their own
+    digests. A checkpoint and config.toml are enough to restore all other files.
     """
 
     path: Path
@@ -87,11 +87,11 @@ class RunDirectory:
 
     @property
     def has_begun(self) -> bool:
-        return os.path.lexists(self.path / "config.toml")  # a link that leads nowhere is a damaged one
+        return os.path.lexists(self.path / "config.toml")  # a broken link counts as a damaged file
 
     @property
     def state(self) -> Path:
-        """The folder with the last checkpoints and, for large client records, the file of records they refer to."""
+        """The folder with the newest checkpoints and, if client records are large, a file of the clients' records."""
         return self.path / "checkpoint"
 
     @property
@@ -185,7 +185,7 @@ class RunDirectory:
                 self.checksums.remove(name)
 
     def add_segment(self, sim: Simulation, spec: RunSpec) -> None:
-        """Add versions, machine, device, all settings and the user's code of the next rounds to env.json."""
+        """Add an entry for the next rounds to env.json: versions, machine, device, all settings and the user's code."""
         new: dict[str, Any] = {
             "from round": sim.t,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -208,7 +208,7 @@ class RunDirectory:
         write_json(self.checksums, "env.json", [*self._segments(), new])
 
     def _segments(self) -> list[Any]:
-        """Return the entries of env.json; none if it is damaged: it only informs, and must not stop a run."""
+        """Return the entries of env.json; none if the file is damaged, which must not stop a run."""
         path = self.path / "env.json"
         try:
             known = read_json(path) if path.exists() else []
@@ -217,9 +217,9 @@ class RunDirectory:
         return known if isinstance(known, list) else []
 
     def check_same_code(self, spec: RunSpec, strict: bool) -> None:
-        """Warn with a ChangedWarning if the user's code has changed since the rounds so far.
+        """Warn with a ChangedWarning if the user's code has changed since the saved rounds.
 
-        With `strict`, raise InputError instead. Files of code are read only if code may be run here.
+        With `strict`, raise InputError instead. Code files are read only if code may be run here.
         """
         last = self._segments()[-1:]
         before = last[0].get("code") if last and isinstance(last[0], dict) else None
@@ -270,7 +270,7 @@ class RunDirectory:
     def finish(self, run: Run, targets: Sequence[float] = ()) -> None:
         """Write the results of the run; the summary is written last and marks it as finished.
 
-        For each target accuracy the summary has the round and the cost at which it was reached, plain and smoothed.
+        The summary has the round and the cost at which the accuracy, plain and smoothed, reached each target.
         """
         # An older checkpoint of a private run reveals the key of the noise in the final model.
         retire(self.state, run.metrics.num_rows, 1 if "epsilon" in run.summary else KEPT)
@@ -287,9 +287,9 @@ class RunDirectory:
         write_findings(self.checksums, (*kept, *findings))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the metrics of all saved rounds: of a finished run, or from the newest undamaged checkpoint.
+        """Return the metrics of all saved rounds: from metrics.parquet if finished, else from the newest checkpoint.
 
-        Raises InputError if the metrics of a finished run are damaged.
+        Damaged checkpoints are skipped. Raises InputError if the metrics of a finished run are damaged.
         """
         if self.is_finished:
             rows: list[dict[str, Any]] = read_metrics(self.checksums.check(METRICS)).to_pylist()
@@ -309,7 +309,7 @@ class RunDirectory:
 
 @dataclass(frozen=True, repr=False)
 class StoredRun:
-    """A finished run read back from its folder, with the same names as `fedflat.Run`."""
+    """A finished run read from its folder, with the same attributes as `fedflat.Run`."""
 
     directory: RunDirectory
 
@@ -334,7 +334,7 @@ class StoredRun:
 
     @property
     def method(self) -> str:
-        """The method's class name; a method around another one has both names, such as `SWA-FedSAM`."""
+        """The method's class name; for a wrapper, its name and that of the method inside, such as `SWA-FedSAM`."""
         return str(self.settings["label"])
 
     @property
@@ -355,8 +355,8 @@ class StoredRun:
     def model(self) -> nn.Module:
         """The trained model, new each time, in evaluation mode.
 
-        Raises InputError for a run of a module of your own, use `load_into`, and if frozen parameters are not those
-        that adapters were trained on.
+        Raises InputError for a run of the user's own module (use `load_into`), and if the frozen parameters are not
+        those that the adapter was trained on.
         """
         module = self.initial_model.module()
         known = None if self.settings["adapter"] is None else self.settings["base_hash"]
@@ -379,7 +379,7 @@ class StoredRun:
         return InitialModel.of_architecture(architecture.model_dump())
 
     def predict(self, x: Any, classes: bool = False) -> Tensor:
-        """Predict as `Run.predict` does, on a GPU if there is one and the run's device was not the CPU.
+        """Predict as `Run.predict` does, on a GPU if there is one and the run's `device` is not "cpu".
 
         Texts are encoded by the run's own vocabulary or tokenizer.
         """
@@ -395,7 +395,7 @@ class StoredRun:
         return replace(samples, vocabulary=tuple(text.removesuffix("\n").split("\n")))
 
     def picture_shape(self) -> Shape:
-        """Return how pictures were decoded for training; only those of a known set were made grey or coloured."""
+        """Return the shape of training pictures; only pictures of known data sets are converted to grey or colour."""
         channels, size = self.samples.shape[:2]
         if not self._configuration:
             return Shape(channels, size, first=OF_TRAINING)
@@ -427,7 +427,7 @@ class StoredRun:
         return load_model(self.directory.checksums.check(MODEL), module).eval()
 
     def to_pandas(self) -> Any:
-        """`metrics` as a pandas DataFrame. Raises InputError if pandas is not installed."""
+        """Return `metrics` as a pandas DataFrame. Raises InputError if pandas is not installed."""
         return metrics_frame(self.metrics)
 
     def __repr__(self) -> str:
@@ -458,7 +458,7 @@ class StoredRun:
 
 
 def remedy(path: Path, old: dict[str, Any], new: dict[str, Any], spec: Experiment) -> str:
-    """Return advice for a folder `path` that holds the settings `old` in place of `new`, those of `spec`."""
+    """Return advice for the folder `path`, which holds the settings `old` and not the settings `new` of `spec`."""
     longer = not difference(old | {"rounds": 0}, new | {"rounds": 0}) and new["rounds"] > old["rounds"]
     if longer and not spec.planned_by_rounds():
         return f"`fedflat resume {path} --rounds {new['rounds']}` extends it"

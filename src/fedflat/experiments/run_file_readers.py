@@ -1,6 +1,6 @@
 """Readers of the files of a finished run. They check every value, because anybody may have written the files.
 
-Every reader raises InputError, one line that names the file and the key.
+Every reader raises InputError with one line that names the file and the key.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _FilePart(BaseModel):
 
 
 class _Numbers(_FilePart):
-    """The numbers that every summary has; others may be any numbers."""
+    """The numbers that every summary has; any further ones are only checked to be numbers."""
 
     __pydantic_extra__: dict[str, Loss]
     rounds: Rounds
@@ -114,7 +114,7 @@ Table = Annotated[dict[Key, Any], AfterValidator(_plain_table)]
 
 
 def _required(**kinds: Any) -> type[_FilePart]:
-    """Return a part with these keys, all required."""
+    """Return a file part with these keys, which are all required."""
     fields: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items()}
     return pydantic.create_model("_Required", __base__=_FilePart, **fields)
 
@@ -129,7 +129,7 @@ _Privacy = _required(noise=Text)
 
 
 class _Participation(_FilePart):
-    """Participation: the settings that pages show."""
+    """The settings of participation that pages show."""
 
     number: int = 1
     share: Share = 1.0
@@ -187,7 +187,7 @@ class _Architecture(_FilePart):
 
 
 class Summary(_FilePart):
-    """summary.json."""
+    """The content of summary.json."""
 
     summary: dict[Key, int | float]
     targets: list[dict[str, Any]] = Field(max_length=1000)
@@ -197,7 +197,7 @@ class Summary(_FilePart):
     samples: SampleKind
 
 
-# The further numbers of a summary with a test set, with validation samples, or with both, by the first one of each.
+# Groups of further numbers, by the first name of each group; some need a test set, validation samples or both.
 FURTHER_NUMBERS = {
     "client_accuracy_mean": _required(
         client_accuracy_mean=Share, client_accuracy_std=Share, client_accuracy_worst=Share, client_accuracy_best=Share,
@@ -232,7 +232,7 @@ def read_summary(path: Path) -> Summary:
 
 
 def _expected(settings: _Settings) -> set[str]:
-    """Return the first of the further numbers that a summary must have with these settings."""
+    """Return the keys of `FURTHER_NUMBERS` that a summary must have with these settings."""
     if settings.privacy is not None:
         return {"epsilon"}
     # With another loss there may be no accuracy.
@@ -258,7 +258,7 @@ def read_findings(path: Path) -> list[Finding]:
 
 
 def read_metrics(path: Path) -> pa.Table:
-    """Read metrics.parquet: a row for each round and columns of numbers, with those that all runs have."""
+    """Read metrics.parquet: a row for each round, and columns of numbers, among them `REQUIRED_COLUMNS`."""
     table = _read_table(path, MAX_ROUNDS, MAX_METRICS)
     missing = [name for name in REQUIRED_COLUMNS if name not in table.column_names]
     if missing:
@@ -282,7 +282,7 @@ def read_counts(path: Path) -> Index:
 
 
 def _validated(path: Path, validate: Callable[[], T], *place: str) -> T:
-    """Return `validate()`. Raises InputError that names the file, and the key below `place`."""
+    """Return `validate()`. Raises InputError that names the file and the key, which begins with `place`."""
     try:
         result: T = parsed(path, validate)
     except InputError as error:
@@ -314,7 +314,7 @@ def _read_table(path: Path, rows: int, columns: int) -> pa.Table:
 def _check_column(
     path: Path, table: pa.Table, name: str, low: float, high: float, integers: bool = False, may_be_empty: bool = False
 ) -> None:
-    """Raise InputError unless all values of a column, apart from cells that `may_be_empty`, are in [low, high]."""
+    """Raise InputError unless all values of a column are in [low, high]; empty cells are valid if `may_be_empty`."""
     column = table[name]
     if integers and not pa.types.is_integer(column.type):
         raise InputError(f"{path} is damaged: column {name} has no integers")

@@ -33,7 +33,7 @@ class RunObserver:
     """
 
     def run_started(self, spec: RunSpec, done: int) -> None:
-        """React to a run that starts, or resumes after `done` rounds; all of them if it was finished before."""
+        """React to a run that starts or resumes after `done` rounds; `done` is all rounds if the run was finished."""
 
     def round_ended(self, spec: RunSpec, round: Round) -> None:
         """React to a complete round, before it is saved."""
@@ -76,10 +76,10 @@ def run(
 ) -> StoredRun | None:
     """Carry out `spec` in the folder `path`, from its newest undamaged checkpoint if it has one.
 
-    strict: refuse to resume with other versions or other code than the rounds so far, instead of warning.
-    ranks: all of them must call this. Rank 0 returns the run, the others None.
-    callbacks: as of a `Simulation`. They are not part of the configuration: a run that a callback ends is
-    finished. If a callback raises an error, the round is saved first, and the run can be resumed from it.
+    strict: refuse to resume if versions or code have changed since the saved rounds, instead of warning.
+    ranks: all ranks must call this function. Rank 0 returns the run, the others None.
+    callbacks: as for a `Simulation`. They are not part of the configuration: a run that a callback ends counts as
+    finished. If a callback raises an error, its round is saved first, so that the run can be resumed.
 
     Raises ValueError if the folder cannot be used, NonFiniteError if training diverges, Interrupted after a signal,
     with the last complete round on disk, and RankError if a rank is lost. An error of one rank is raised on all.
@@ -153,7 +153,7 @@ class RunExecution:
                     self._finish(sim)
 
     def _train_with_ranks(self) -> None:
-        """Compute the remaining rounds. Raises InputError unless all ranks see the checkpoints that rank 0 sees."""
+        """Compute the remaining rounds. Raises InputError unless all ranks have the same settings and checkpoints."""
         spec, directory, ranks = self.spec, self.directory, self.ranks
         first = ranks.first(json.loads(settings_key(spec.decisive())))
         with ranks.together():
@@ -231,8 +231,8 @@ class RunExecution:
 def load_newest_checkpoint(sim: Simulation, directory: RunDirectory, strict: bool = False) -> None:
     """Load the newest undamaged checkpoint of `directory` into `sim`, if any, and warn of damaged newer ones.
 
-    Raises InputError if all are damaged, or missing after private rounds, or as `Simulation.load` does. All ranks must
-    call this.
+    Raises InputError if all checkpoints are damaged, if none is left after private rounds, and as `Simulation.load`
+    does. All ranks must call this function.
     """
     damaged: list[DamagedError] = []
     for path in reversed(directory.checkpoints):

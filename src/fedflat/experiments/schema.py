@@ -1,4 +1,4 @@
-"""The parts of a configuration: sections, and objects that are made of tables.
+"""The parts of a configuration: sections, and objects that are built from tables.
 
 The class of an object checks its values. This module adds what a file or a flag needs: names of classes, types of
 numbers, and messages that begin with the key.
@@ -76,7 +76,7 @@ class NamedObject:
     """An object whose class is chosen by a name. The values of its fields are attributes, too: `spec.method.rho`."""
 
     name: str
-    fields: Table  # an object that has a name of its own is a NamedObject
+    fields: Table  # a value whose class is chosen by a name is a NamedObject, too
     choice: ObjectByName = dataclasses.field(repr=False, compare=False)
     made: Any = None  # the object; None if it needs code that was not allowed to run
 
@@ -131,7 +131,7 @@ class FieldClass:
 
     name: str
     fields: Mapping[str, FieldInfo]
-    default_name: str | None = None  # the `name` of a table without one, if it chooses a class with keys of its own
+    default_name: str | None = None  # the `name` of a table without one, if the other keys depend on the name
 
 
 class _ObjectField(ABC):
@@ -153,7 +153,7 @@ class _ObjectField(ABC):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ObjectOf(_ObjectField):
-    """A field that holds an object of one dataclass; a table has the fields of the class."""
+    """A field that holds an object of one dataclass, built from a table with the fields of that class."""
 
     cls: Any  # the dataclass
 
@@ -167,7 +167,7 @@ class ObjectOf(_ObjectField):
 
     @property
     def field_classes(self) -> list[FieldClass]:
-        """The class."""
+        """The one class, in a list."""
         return [FieldClass(self.cls.__name__, _infos(self.cls, None))]
 
 
@@ -181,9 +181,9 @@ class ObjectByName(_ObjectField):
     classes: Mapping[str, Any]
     default: str  # the name of a table without one
     point: ExtensionPoint | None = None  # the kind of classes outside this package, if they are accepted
-    common: type[Any] | None = None  # a field of this type holds another object with a name,
-    inside: ObjectByName | None = None  # chosen from these
-    outer: tuple[str, ...] = ()  # names of wrappers, which are refused inside another one
+    common: type[Any] | None = None  # the type of fields that hold another object with a name
+    inside: ObjectByName | None = None  # how that object is chosen
+    outer: tuple[str, ...] = ()  # names of wrappers, which are refused inside another wrapper
 
     def build(self, value: Any) -> NamedObject:
         """Build the object, with its name, from a field's value. Raises InputError, or FieldError if a key is wrong.
@@ -208,7 +208,7 @@ class ObjectByName(_ObjectField):
         return self._named(name, find_outside(name, self.point), given)
 
     def _table(self, value: Any) -> Table:
-        """Return a table with a name, from a name or an object of this package."""
+        """Return a field's value as a table; a name, or an object of a class in `classes`, becomes a table."""
         if isinstance(value, str):
             return {"name": value}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -236,7 +236,7 @@ class ObjectByName(_ObjectField):
 
     @property
     def field_classes(self) -> list[FieldClass]:
-        """The classes."""
+        """The classes of this package that can be chosen."""
         return [
             FieldClass(name, {"name": FieldInfo(annotation=str, default=name), **_infos(cls, self)}, self.default)
             for name, cls in self.classes.items()
@@ -256,7 +256,7 @@ def field_classes(kind: Any) -> list[FieldClass]:
 
 
 def table_of(value: Any) -> Any:
-    """Return an object as a table of all its fields, with its name if it has one."""
+    """Return an object as a table of all its fields, with its name if it has one; any other value unchanged."""
     if isinstance(value, NamedObject):
         return {key: table_of(x) for key, x in value.values().items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -276,7 +276,7 @@ def errors_at(key: str) -> Iterator[None]:
 
 
 def _converted(cls: Any, given: Table, choice: ObjectByName | None) -> dict[str, Any]:
-    """Return the arguments of `cls` in a table; an object chosen by name is a NamedObject.
+    """Convert the table `given` to arguments of `cls`; an object chosen by name becomes a NamedObject.
 
     Raises FieldError for an unknown or a missing key.
     """
@@ -297,7 +297,7 @@ def _converted(cls: Any, given: Table, choice: ObjectByName | None) -> dict[str,
 
 
 def _nested(choice: ObjectByName | None, kind: Any) -> ObjectByName | None:
-    """Return the choice for a field of type `kind` of a class of `choice`, if that field holds a named object."""
+    """Return how the object in a field of type `kind` is chosen, for a class in `choice`; None if not by name."""
     return choice.inside if choice is not None and kind is choice.common else None
 
 
@@ -341,9 +341,9 @@ def _infos(cls: Any, choice: ObjectByName | None) -> dict[str, FieldInfo]:
 
 
 def file_table(value: Any) -> Any:
-    """Return a part of a configuration for a TOML file: without keys that have no value.
+    """Return a part of a configuration for a TOML file, without keys whose value is None.
 
-    A field without a value is "none" if its default has one.
+    A field of an object is kept if its value is None and its default is not; its value in the file is then "none".
     """
     if isinstance(value, list | tuple):
         return [file_table(one) for one in value]

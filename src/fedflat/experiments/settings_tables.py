@@ -1,6 +1,6 @@
-"""Tables of settings: a table merged over another, a grid of settings, and labels by the settings that differ.
+"""Tables of settings: how two are merged, grids of settings, and labels from the settings in which runs differ.
 
-`merged` is the one rule for files, flags, Python, the layers of recipes, and grids.
+Files, flags, Python, the layers of recipes and grids are all merged by `merged`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ LONGEST = 40  # characters of a value in a label; longer ones are cut
 def merged(model: type[BaseModel], old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the table `new` over the table `old`, both of a configuration `model`; neither is changed.
 
-    Keys that `new` lacks keep their values, also in nested tables; lists are replaced. A name is a table with that
-    name. A table with the name of another class, such as another partition, replaces the old table.
+    Keys that `new` lacks keep their values, also in nested tables; lists are replaced. A name in place of a table means
+    a table with only that name. A table with the name of another class, such as another partition, replaces the old
+    table.
     """
     return {**old, **{key: _over(model.model_fields.get(key), old.get(key), value) for key, value in new.items()}}
 
@@ -76,7 +77,7 @@ def is_list(info: FieldInfo) -> bool:
 
 
 def checked_grid(table: Table) -> dict[str, list[Any]]:
-    """Return a grid with dotted keys. Raises InputError, naming the key, unless each has a list of different values."""
+    """Return a grid with dotted keys. Raises InputError, naming the key, if one has no list of different values."""
     grid = flattened(table)
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
@@ -113,7 +114,7 @@ class SettingsGrid:
         return sum(prod(len(self._values[key]) for key in keys) for keys in self._keys)
 
     def points(self) -> Iterator[tuple[NamedObject, dict[str, Any]]]:
-        """Yield every method with the values of each of its points, by the key of the run's configuration."""
+        """Yield each point of the grid: its method, and its values by the key of a run's configuration."""
         for method, keys in zip(self._methods, self._keys, strict=True):
             for chosen in product(*(self._values[key] for key in keys)):
                 yield method, {_key_of_run(key): value for key, value in zip(keys, chosen, strict=True)}
@@ -135,7 +136,7 @@ class SettingsGrid:
 
 
 def _has(section: Any, key: str) -> bool:
-    """Tell whether a section has a field; `base.rho` is a field of the section `base` inside it."""
+    """Tell whether a section has a field; `base.rho` is the field `rho` of the section `base` inside the section."""
     values = section.values() if isinstance(section, NamedObject) else section
     name, dot, rest = key.partition(".")
     return isinstance(values, Mapping) and name in values and (not dot or _has(values[name], rest))
@@ -155,21 +156,21 @@ def labels(methods: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> lis
     """Return a label for each run, such as `FedSAM(rho=0.1, lr=0.05)`, from its method and its settings by name.
 
     Two runs have the same label if and only if they have the same method and settings. A setting of the method
-    (`method.rho`) is shown for the methods whose runs differ in it; a setting of local training (`client.lr`) in all
-    labels, if runs of one method differ in it; any other setting in all labels, if any two runs differ in it. A setting
-    that is None or missing is left out.
+    (`method.rho`) is shown in the labels of methods whose runs differ in it. A setting of local training (`client.lr`)
+    is shown in all labels if runs of one method differ in it. Any other setting is shown in all labels if any two runs
+    differ in it. A setting that is None or missing is left out.
     """
     shown = shown_values(methods, settings)
     return [f"{method}({values})" if values else method for method, values in zip(methods, shown, strict=True)]
 
 
 def variants(tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the settings that distinguish configurations of one method, such as `rho=0.1, lr=0.05`; may be empty."""
+    """Return, for each configuration of one method, the settings that distinguish it, such as `rho=0.1, lr=0.05`."""
     return shown_values([""] * len(tables), [flattened(table) for table in tables])
 
 
 def shown_values(methods: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the settings in the brackets of `labels`."""
+    """Return the text in the brackets of each label that `labels` returns; empty if there are no brackets."""
     names = list(dict.fromkeys(name for table in settings for name in table))
     names.sort(key=lambda name: not name.startswith("method."))  # the method's own come first
     texts = _texts_by_name(settings)
@@ -224,7 +225,10 @@ def _cut(text: str) -> str:
 
 
 def _short(shown: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Return names without the section, such as `client.`, unless two settings outside the method would share one."""
+    """Return the `shown` names without their sections, such as `client.`.
+
+    A name outside the method keeps its section if another setting has the same name without section.
+    """
     shared = Counter(name.rpartition(".")[2] for name in names)
     return {
         name: last if shared[last := name.rpartition(".")[2]] == 1 or name.startswith("method.") else name

@@ -60,7 +60,7 @@ from .schema import NamedObject, ObjectByName, ObjectOf, Section, errors_at, tab
 from .settings_tables import SettingsGrid, checked_grid, merged, nested, variants
 
 MAX_FILE_BYTES = 2**24  # of a configuration; listed cohorts of a million clients take 12 million bytes
-ALL_CLIENTS = 1.0  # the default of a `Simulation`; with privacy, its rate decides who takes part
+ALL_CLIENTS = 1.0  # default participation of a `Simulation`; with privacy, `privacy.rate` decides who takes part
 MAX_ROUNDS = 999_999  # names of checkpoints have six digits
 MAX_CLIENTS = 2**31 - 1  # the client of a sample is stored in 32 bits
 MAX_STORE_MEGABYTES = 10**9  # a petabyte, so that bytes fit in 50 bits
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
 
 def _method_choice(wrapped: ObjectByName | None = None) -> ObjectByName:
-    """Return the choice of a method; without `wrapped`, of methods that can be inside a wrapper."""
+    """Return the field that chooses a method by name; without `wrapped`, it refuses wrappers."""
     outer = tuple(name for name, cls in all_methods().items() if issubclass(cls, Wrapper))
     classes = {name: cls for name, cls in all_methods().items() if wrapped or name not in outer}
     return ObjectByName(classes, "FedAvg", METHODS, Method, wrapped, () if wrapped else outer)
@@ -143,7 +143,7 @@ class DataSection(DataOptions):
 
 
 class ModelSection(Section):
-    """The model; further keys are its own options."""
+    """The model and its options."""
 
     has_keys_of_its_name = True
     name: str = Field(default="mlp", description="a model of the zoo")
@@ -226,7 +226,7 @@ class Experiment(Section):
     @model_validator(mode="before")
     @classmethod
     def _measures_of_private_runs_are_asked_for(cls, table: Any) -> Any:
-        """Take no measures by default with privacy, because they use clients' samples."""
+        """Take no measures of private runs by default, because measures use clients' samples."""
         has_privacy = isinstance(table, dict) and table.get("privacy") is not None
         return {"flatness": [], **table} if has_privacy else table
 
@@ -260,7 +260,7 @@ class Experiment(Section):
 
     @classmethod
     def read(cls, path: Path) -> dict[str, Any]:
-        """Read the table in a TOML file; relative paths of code that it names start at its folder.
+        """Read the table in a TOML file; paths of code files in the table are relative to the folder of the TOML file.
 
         Raises InputError, naming the file, if it cannot be read, or if its digest is not the one in SHA256SUMS.
         """
@@ -293,7 +293,7 @@ class Experiment(Section):
 
     @property
     def tokenizer(self) -> str | None:
-        """The folder of the tokenizer of texts: the one in `data`, else the model's own."""
+        """The folder of the tokenizer for texts: the one in `data`, else that of the model; None without either."""
         path = self.model.options.get("path")
         own = self.model.name == "transformer" and path and len(self.classes_and_shape()[1]) == 1
         return self.data.tokenizer or (str(folder_of("path", str(path))) if own else None)
@@ -308,13 +308,13 @@ class Experiment(Section):
         return tomli_w.dumps(self.table())
 
     def digest(self) -> str:
-        """Return hexadecimal digits for names of folders; equality of configurations is decided by `settings_key`."""
+        """Return a digest of the decisive settings for names of folders; two equal digests do not prove equality."""
         return digest(self.decisive(), DIGITS)
 
     def decisive(self) -> dict[str, Any]:
-        """Return every setting that the results depend on; files of code by their names, without folders.
+        """Return every setting that the results depend on; code files are named without their folders.
 
-        `data_dir` is one of them if the files are the user's own.
+        `data_dir` is included if the data set is a folder of the user's.
         """
         ignored = {"checkpoint_every", "data_dir", "store_megabytes", "targets", "workers"}
         ignored -= {"data_dir"} if is_folder(self.data.name) else set()
@@ -335,7 +335,7 @@ class Experiment(Section):
         return next((one.label for one in loaded if one.object.depends_on_rounds), None)
 
     def outside_names(self) -> dict[str, ExtensionPoint]:
-        """Return the names of everything outside this package, with the kind of each."""
+        """Return the names of all code outside this package that the configuration uses, with the kind of each."""
         named = {self.partition.name: PARTITIONS, self.model.name: MODELS, self.data.name: SOURCES}
         named |= {one.name: MEASURES for one in (*self.flatness, *self.probes)}
         named |= {name: METHODS for one in self.method_sections() for name in one.names()}
@@ -352,7 +352,7 @@ class Experiment(Section):
         return self
 
     def code(self) -> dict[str, dict[str, str]]:
-        """Return the file and its SHA-256 of everything outside this package, by name without a folder.
+        """Return file and SHA-256 of all code outside this package, by the name of the code without its folder.
 
         Raises InputError if code may not be run here.
         """
@@ -386,7 +386,7 @@ class RunSpec(Experiment):
 
     method: Annotated[NamedObject, METHOD] = Field(default_factory=dict, validate_default=True)
     seed: int = Field(default=0, ge=0, description="seed of partition, initial weights, cohorts and batches")
-    _variant: str = PrivateAttr(default="")  # settings that distinguish it from other runs of its method in a study
+    _variant: str = PrivateAttr(default="")  # settings that distinguish the run from others of its method in a study
 
     @model_validator(mode="after")
     def _method_fits(self) -> Self:
@@ -403,7 +403,7 @@ class RunSpec(Experiment):
 
     @property
     def title(self) -> str:
-        """The label for people, with the settings that distinguish the run from others of its study."""
+        """The label for messages, with the settings that distinguish the run from others of its study."""
         return f"{self.method.label}({self._variant})-seed{self.seed}" if self._variant else self.label
 
     @property
@@ -412,7 +412,7 @@ class RunSpec(Experiment):
         return {"float32": torch.float32, "float64": torch.float64}[self.dtype]
 
     def module(self) -> nn.Module:
-        """Build the initial model for the data set's shape and classes and the seed; no samples are read."""
+        """Build the initial model from the seed and the data set's shape and classes; no samples are read."""
         return self.module_for(*self.classes_and_shape())
 
     def module_for(self, classes: int, shape: tuple[int, ...]) -> nn.Module:
@@ -423,7 +423,7 @@ class RunSpec(Experiment):
         ).module()
 
     def build(self, store_folder: Path | None = None, ranks: Ranks = ALONE) -> Simulation:
-        """Build the simulation of these settings; it may keep a file of clients' records in `store_folder`.
+        """Build the simulation of these settings, which may keep a file of clients' records in `store_folder`.
 
         Raises ValueError, naming the setting, for a combination that cannot work.
         """
@@ -464,7 +464,7 @@ class RunSpec(Experiment):
 
 
 def distinct_seeds(seeds: list[int]) -> list[int]:
-    """Return `seeds`. Raises InputError unless they are different integers from 0."""
+    """Return `seeds`. Raises InputError unless they are different integers of at least 0."""
     if len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise InputError("seeds must be different integers from 0")
     return seeds
@@ -544,7 +544,7 @@ class StudySpec(Experiment):
         return self.methods
 
     def runs(self) -> list[RunSpec]:
-        """Return every run of the study, seed after seed; runs with equal settings are one."""
+        """Return every run of the study, seed after seed; runs with equal settings are listed once."""
         points = SettingsGrid(self.grid, self.methods).points()
         first = (self._run(method, values, self.seeds[0]) for method, values in points)
         distinct = with_variants(list({settings_key(run.decisive()): run for run in first}.values()))
@@ -584,7 +584,7 @@ class StudySpec(Experiment):
 
 
 def with_variants(runs: list[RunSpec]) -> list[RunSpec]:
-    """Return `runs`, each with the settings that distinguish it from the others of its method."""
+    """Return `runs`, after noting in each run the settings that distinguish it from other runs of its method."""
     methods: dict[str, list[RunSpec]] = {}
     for run in runs:
         methods.setdefault(run.method.full_name, []).append(run)
@@ -596,7 +596,7 @@ def with_variants(runs: list[RunSpec]) -> list[RunSpec]:
 
 
 def _method_name(name: str) -> str:
-    """Return the full name of a method, as sections have it, from a user's spelling. Raises InputError if unknown."""
+    """Return the method's full name (see `NamedObject`) for a user's spelling. Raises InputError if it is unknown."""
     if is_reference(name):
         return name
     wrappers = (known for known, cls in all_methods().items() if issubclass(cls, Wrapper))
@@ -607,7 +607,7 @@ def _method_name(name: str) -> str:
 def _check_method(section: NamedObject, weights: str, rounds: int | None) -> None:
     """Raise InputError if a method does not support these weights or this number of rounds.
 
-    Code that may not be run here is not checked.
+    A method whose code may not be run here is not checked.
     """
     if section.is_loaded:
         check_weights(section.object, weights)
@@ -629,7 +629,7 @@ def federated_data(spec: RunSpec) -> FederatedData:
 def load_once(
     name: str, clients: int, scheme: Partition, seed: int, data_dir: str | None, options: tuple[tuple[str, Any], ...]
 ) -> FederatedData:
-    """Return `fedflat.data.load`, cached for the lifetime of the process."""
+    """Return the result of `fedflat.data.load`, cached for the lifetime of the process."""
     return load(name, clients, scheme, seed, data_dir, **dict(options))
 
 

@@ -1,9 +1,9 @@
 """Paired statistics over seeds.
 
-An accuracy on n test samples is a multiple of 1 / n: a rounding error with the variance 1 / (12 n^2), and 1 / (6 n^2)
-for a difference. Models that hardly differ may have the same error in every seed, which more seeds do not reduce. So
-the standard error of a mean difference is that over the seeds, but at least 1 / (sqrt(6) n): two seeds with equal
-differences prove nothing, and an interval is at least 1.6 / n wide.
+An accuracy on n test samples is a multiple of 1 / n. Its rounding error has the variance 1 / (12 n^2), and the error of
+a difference of two accuracies 1 / (6 n^2). Models that hardly differ may have the same error in every seed, and then
+more seeds do not reduce the error. So the standard error of a mean difference is computed over the seeds, but is at
+least 1 / (sqrt(6) n): two seeds with equal differences prove nothing, and an interval is at least 1.6 / n wide.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def mean_estimate(values: Sequence[float]) -> MeanEstimate:
 
 
 def paired_difference(values: dict[int, float], baseline: dict[int, float], samples: float = inf) -> Difference | None:
-    """Compare `values` with `baseline` over the seeds that both have; None without a common seed.
+    """Compare `values` with `baseline`, both by seed, over the seeds that both have; None without a common seed.
 
-    samples: number of test samples of the accuracies, which limits their precision; inf for exact numbers.
+    samples: number of test samples of the accuracies, which limits their precision; inf for exact values.
     """
     seeds = sorted(values.keys() & baseline.keys())
     if not seeds:

@@ -1,6 +1,6 @@
 """Carries out studies in folders: every method with every seed, in sequence or in parallel.
 
-`study` and `load_run` are the interface for Python: `fedflat.study` and `fedflat.load_run`.
+`study` and `load_run` are public as `fedflat.study` and `fedflat.load_run`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Spec = TypeVar("Spec", bound=Experiment)
 def load_run(folder: str | Path) -> StoredRun:
     """Open the finished run in a folder of `fedflat run`, of a study (runs/NAME), or of `Run.save`.
 
-    It has `metrics` (a pyarrow table; `to_pandas()`), `summary`, `settings`, `flatness`, `counts`, `model` and `spec`.
-    Nothing is unpickled, and code that the folder names, such as my.py:MyModel, is run only inside
+    The result has `metrics` (a pyarrow table; `to_pandas()`), `summary`, `settings`, `flatness`, `counts`, `model` and
+    `spec`. Nothing is unpickled, and code that the folder names, such as my.py:MyModel, is executed only inside
     `fedflat.allow_code()`. Raises InputError if there is no finished run, and for a damaged file.
     """
     return StoredRun.open(Path(folder))
@@ -56,14 +56,15 @@ def study(
 ) -> list[StoredRun]:
     """Carry out a study as `fedflat compare` does, and return its finished runs, which `fedflat.compare` compares.
 
-    file: a TOML file, which `settings` override. settings: its keys, as values, dictionaries or objects, e.g.
+    file: a TOML file, which `settings` override. settings: keys of a study, as values, dictionaries or objects, e.g.
     `methods=["fedavg", ff.methods.FedSAM(rho=0.05)], partition=ff.Dirichlet(alpha=0.1), client=ff.Client(lr=0.1),
     data={"name": "digits", "clients": 20}, rounds=50, seeds=[0, 1, 2], grid={"client.lr": [0.1, 0.3]}`.
-    out: the folder; finished runs in it are not computed again. jobs: runs at a time, or "auto"; scripts need no main
-    guard. observer: its methods are called with the progress.
+    out: the folder; finished runs in it are not computed again. jobs: number of runs at a time, or "auto"; scripts need
+    no `__main__` guard. strict: refuse to resume if versions or code have changed since the saved rounds. observer: its
+    methods are called with the progress.
 
     Raises InputError as the command does, Interrupted after Ctrl-C (finished rounds are saved), and NonFiniteError if
-    every run diverges. Code that file or settings name is run.
+    every run diverges. Code that the file or the settings name is executed.
     """
     with allow_code():
         table = Experiment.read(Path(file)) if file is not None else {}
@@ -76,9 +77,9 @@ def carry_out_study(
 ) -> list[StoredRun]:
     """Carry out every run of `spec` below the folder `path` and return those that finished.
 
-    jobs: runs at a time, each in a process of its own with its share of the threads; "auto" is as many as torch has
-    threads, or one if the device is not the CPU. They change the time and the memory in use, and no result.
-    strict: refuse to resume with other versions or other code than the rounds so far, instead of warning.
+    jobs: number of runs at a time, each in a separate process with an equal share of the threads; "auto" is the number
+    of torch's threads, or one if the device is not the CPU. Results do not depend on it, only time and memory do.
+    strict: refuse to resume if versions or code have changed since the saved rounds, instead of warning.
 
     A run that diverges is reported to the observer and does not stop the others. Raises InputError if the folder cannot
     be used, NonFiniteError if no run finished, and Interrupted after a signal.
@@ -90,9 +91,9 @@ def carry_out_study(
 def carry_out_studies(
     specs: Mapping[Path, StudySpec], observer: RunObserver | None = None, jobs: Jobs = 1, strict: bool = False
 ) -> list[list[StoredRun]]:
-    """Carry out several studies, by folder, as `carry_out_study` does; return the finished runs of each.
+    """Carry out several studies, given by folder, as `carry_out_study` does; return the finished runs of each.
 
-    The runs of all studies are one queue, so that no process waits for the last run of a study. Raises NonFiniteError
+    The runs of all studies form one queue, so that no process waits for the last run of a study. Raises NonFiniteError
     if no run of some study finished.
     """
     if is_launched():
@@ -118,7 +119,7 @@ def carry_out_studies(
 def carry_out_all(
     runs: Runs, number: int, observer: RunObserver, request: StopRequest, strict: bool = False
 ) -> list[NonFiniteError]:
-    """Carry out `runs`, `number` at a time, and return the errors of those that diverged. Raises Interrupted."""
+    """Carry out `runs`, `number` at a time; return the errors of diverged runs. Raises Interrupted after a signal."""
     if number > 1:
         return ParallelRuns(number, observer, request, strict).carry_out(runs)
     failures = []
@@ -132,7 +133,7 @@ def carry_out_all(
 
 
 def number_of_jobs(jobs: Jobs, device: str, runs: int) -> int:
-    """Return the number of `runs` at a time. Raises InputError if `jobs` is neither `auto` nor at least 1."""
+    """Return how many of `runs` runs to carry out at a time. Raises InputError if `jobs` is neither "auto" nor >= 1."""
     if jobs == "auto":
         most = torch.get_num_threads() if usable_device(device).type == "cpu" else 1
     elif isinstance(jobs, int) and not isinstance(jobs, bool) and jobs >= 1:
@@ -160,7 +161,7 @@ def check_finished(runs: Runs) -> None:
 
 
 def check_folders(runs: Runs) -> None:
-    """Raise InputError if two different runs have the same folder, whose name has a digest."""
+    """Raise InputError if two different runs have the same folder, because their digests are equal."""
     known: dict[Path, RunSpec] = {}
     for spec, directory in runs:
         other = known.setdefault(directory.path, spec)
@@ -177,9 +178,9 @@ def begin_study(spec: StudySpec, path: Path) -> None:
 
 
 def check_study_folder(spec: StudySpec, path: Path) -> None:
-    """Raise InputError for a folder that holds a run, a search, or another study with a run that has begun.
+    """Raise InputError for a folder that holds a run, a search, or another study of which a run has begun.
 
-    Methods, seeds, grid and protocol may differ: a study may be extended by these.
+    Methods, seeds, grid and protocol may differ from those of the study in the folder, because they may be extended.
     """
     if (path / "config.toml").exists():
         raise InputError(f"--out {path} holds a run; choose another folder for a study")
@@ -203,7 +204,7 @@ def load_study(path: Path) -> StudySpec:
 
 
 def default_folder(spec: StudySpec) -> Path:
-    """Return the folder of a study without a file, the same for all studies that extend each other."""
+    """Return the default folder of a study without a TOML file; studies that extend each other have the same one."""
     plain = StudySpec()
     return Path("runs") / f"compare-{spec.model_copy(update={x: getattr(plain, x) for x in EXTENSIBLE}).digest()}"
 
@@ -214,9 +215,9 @@ def _fixed(spec: StudySpec) -> dict[str, Any]:
 
 
 def runs_in_folder(spec: StudySpec, path: Path) -> tuple[list[StoredRun], int]:
-    """Return the finished runs in the folder of a study, and the number of others that are planned or begun.
+    """Return the finished runs in the folder of a study, and the number of unfinished runs, planned or begun.
 
-    Besides the runs of `spec`, these are the runs of earlier versions of the study, with other methods, seeds or grids.
+    Runs of earlier versions of the study, with other methods, seeds or grids, are included.
     Raises InputError if the folder of a run of `spec` holds another run, or if no run is finished.
     """
     planned = runs_of(spec, path)
@@ -229,7 +230,10 @@ def runs_in_folder(spec: StudySpec, path: Path) -> tuple[list[StoredRun], int]:
 
 
 def stored_study(path: Path) -> tuple[StudySpec, list[StoredRun]]:
-    """Return a study's configuration and its finished runs. Raises InputError if `path` holds none, or other runs."""
+    """Return the configuration and the finished runs of the study in the folder `path`.
+
+    Raises InputError if it holds no study or no finished run, or if the folder of a run holds another run.
+    """
     if (path / "tune.toml").exists():
         raise InputError(f"{path} holds a search; the settings that it chose are in winners.toml")
     spec = load_study(path)
@@ -247,16 +251,16 @@ def _finished(directories: Sequence[RunDirectory], path: Path) -> list[StoredRun
 
 
 def with_rounds(spec: Spec, rounds: int) -> Spec:
-    """Return `spec` with this number of `rounds`. Raises InputError if it is not allowed."""
+    """Return `spec` with this number of `rounds`. Raises InputError if the number is not allowed."""
     return validated(type(spec), spec.table() | {"rounds": rounds})
 
 
 def extend_run(directory: RunDirectory, rounds: int, strict: bool = False) -> RunSpec:
     """Set the number of `rounds` of the run in `directory`, finished or not; no round is computed here.
 
-    Its summary, model and flatness are removed, because the model is no longer final. Raises InputError, and changes
-    nothing, if the run has at least as many rounds, or cannot be resumed: its checkpoints are damaged, too few cohorts
-    are listed, or, with `strict`, versions or code have changed.
+    The run's summary, model and flatness are removed, because the model is no longer final. Raises InputError, and
+    changes nothing, if the run already has `rounds` rounds or more, or if it cannot be resumed: its checkpoints are
+    damaged, too few cohorts are listed, or, with `strict`, versions or code have changed.
     """
     spec = directory.spec()
     longer = _with_more(spec, rounds, directory.path)
@@ -273,7 +277,7 @@ def extend_run(directory: RunDirectory, rounds: int, strict: bool = False) -> Ru
 def extend_study(path: Path, rounds: int, strict: bool = False) -> StudySpec:
     """Set the number of `rounds` of the study in `path` and extend the runs that have begun; no round is computed.
 
-    If the process is killed in between, the same call completes it. Raises InputError as `extend_run` does.
+    If the process is killed in between, the same call completes the change. Raises InputError as `extend_run` does.
     """
     spec = load_study(path)
     if "rounds" in spec.grid:

@@ -1,6 +1,7 @@
-"""Estimates what a study will cost before it is trained: hours, memory and disk of its runs.
+"""Estimates the cost of a study before training: hours, memory and disk space of its runs.
 
-One run of each kind is timed over some trial steps, or carried out if it is short; the others are assumed as fast.
+One run of each kind is timed over some trial steps, or carried out if it is short. The other runs of that kind are
+assumed to be as fast.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .studies import check_finished, check_folders, check_study_folder, runs_of
 SHORT = 1.0  # seconds; shorter runs are carried out, because start, files and measures take much of their time
 MOST_TRIALS = 12  # each builds a simulation, and takes some seconds
 SMALL_FILES = 50_000  # bytes of a run's files whose size does not depend on the model, without the rows of rounds
-ROW_BYTES = 1_000  # at most, of a round in metrics.parquet and in each checkpoint
+ROW_BYTES = 1_000  # most bytes of a round's metrics, in metrics.parquet and in each checkpoint
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class TrialCost:
 
     title: str  # of the run
     speed: Speed
-    state_bytes: int  # of the server, once
-    peak_bytes: int | None  # of this process; None where the system does not report it
+    state_bytes: int  # of one copy of the server's state
+    peak_bytes: int | None  # peak memory of this process; None where the system does not report it
     fixed: float = 0.0  # seconds for start, files and measures; zero for long runs
 
 
@@ -52,17 +53,17 @@ class PlannedRun:
     spec: RunSpec
     directory: RunDirectory
     budget: RunBudget
-    trial: TrialCost  # of its kind, or of a similar run
-    finished: bool  # in the folder already
+    trial: TrialCost  # of a run of the same kind, or of a similar run
+    finished: bool  # whether the folder holds the finished run
 
     @property
     def seconds(self) -> float:
-        """The remaining time in one process; a run that has begun counts in full."""
+        """The remaining seconds in one process; an unfinished run counts with all its rounds."""
         return 0.0 if self.finished else self.trial.speed.seconds(self.budget) + self.trial.fixed
 
     @property
     def disk_bytes(self) -> int:
-        """The largest size of its folder: model, kept checkpoints, and small files."""
+        """The largest size of the run's folder: model, kept checkpoints, and small files."""
         kept = min(KEPT, -(-self.spec.rounds // self.spec.checkpoint_every))
         model = self.budget.parameters * self.spec.torch_dtype.itemsize
         states = kept * (self.trial.state_bytes + self.budget.client_state_bytes)
@@ -70,9 +71,9 @@ class PlannedRun:
 
 
 def study_plan(spec: StudySpec, path: Path) -> list[PlannedRun]:
-    """Estimate what each run of `spec` will cost in the folder `path`, which is not written.
+    """Estimate the cost of each run of `spec` in the folder `path`; nothing is written there.
 
-    Raises InputError as `studies.carry_out_study` does, for a folder that holds anything else.
+    Raises InputError, as `studies.carry_out_study` does, if the folder holds anything but this study.
     """
     check_study_folder(spec, path)
     runs = runs_of(spec, path)
@@ -83,7 +84,7 @@ def study_plan(spec: StudySpec, path: Path) -> list[PlannedRun]:
 
 
 def seconds_of(runs: Iterable[PlannedRun], jobs: int = 1) -> float:
-    """Return the remaining time of `runs`, `jobs` at a time: each begins as soon as a job is free."""
+    """Return the remaining seconds of `runs` in `jobs` processes; each run begins as soon as a process is free."""
     ends = [0.0] * jobs
     for run in runs:
         heapreplace(ends, ends[0] + run.seconds)
@@ -91,7 +92,10 @@ def seconds_of(runs: Iterable[PlannedRun], jobs: int = 1) -> float:
 
 
 def _costs(runs: Iterable[RunSpec]) -> Iterator[tuple[RunBudget, TrialCost]]:
-    """Yield the budget of each run and the trial of its kind; after `MOST_TRIALS`, of its method or the first run."""
+    """Yield the budget of each run and the trial of its kind.
+
+    After `MOST_TRIALS` trials, a run of a new kind gets the last trial of its method, or else the first trial of all.
+    """
     budgets, of_kind, of_method = dict[str, RunBudget](), dict[str, TrialCost](), dict[str, TrialCost]()
     for run in runs:
         kind, method, table = _kind(run), run.method.full_name, run.decisive()
@@ -105,9 +109,9 @@ def _costs(runs: Iterable[RunSpec]) -> Iterator[tuple[RunBudget, TrialCost]]:
 
 
 def _fixed_seconds(run: RunSpec, speed: Speed) -> float:
-    """Measure the seconds of a short run beyond its gradients and evaluations, in a temporary folder.
+    """Measure the seconds that a short run takes besides its gradients and evaluations; return 0 for a long run.
 
-    It is carried out twice, because the first time includes imports.
+    The run is carried out twice, in a temporary folder, because the first time includes imports.
     """
     known = speed.seconds(run_budget(run))
     if known > SHORT:
@@ -128,7 +132,7 @@ def _kind(run: RunSpec) -> str:
 
 
 def trial_cost(run: RunSpec, sim: Simulation) -> TrialCost:
-    """Measure the time of a gradient of the largest clients of a simulation, and of an evaluation."""
+    """Measure the peak memory, and the time of a gradient (with the largest clients) and of an evaluation."""
     peak = peak_bytes(sim)
     with one_thread(sim.device):  # as in a round
         trial = Trial(sim.executor, sim.trial_cohort, TIMED_STEPS)

@@ -1,10 +1,10 @@
 """Chooses the hyper-parameters of several methods by accuracy on validation samples; the test set is not used.
 
-`tune` searches with equal budgets by successive halving: every configuration is trained for the first number of rounds;
-the best of each method are trained to the next number; the best one after the last number is chosen.
+`tune` searches with equal budgets by successive halving. Every configuration is trained for the first number of rounds.
+The best configurations of each method are trained up to the next number. After the last number, the best one is chosen.
 
 `choices` ranks the runs of a study. The settings of a method and of its local training are chosen; data, partition,
-model and all other settings define the problem they are chosen for.
+model and all other settings define the problem for which they are chosen.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Tuned:
 
     @property
     def given(self) -> tuple[Tried, Tried]:
-        """The file's own settings at the last step they reached, and the winner at that step."""
+        """The file's settings at the last step that they reached, and the winner at the same step."""
         for step in reversed(self.steps):
             by_number = {tried.number: tried for tried in step}
             if 0 in by_number:
@@ -57,7 +57,7 @@ class Tuned:
 
     @property
     def ties(self) -> list[int]:
-        """The numbers of rounds after which a tie was broken by draw order, and some of the tied were dropped."""
+        """The numbers of rounds after which a configuration was dropped although a kept one had the same score."""
         kept = [{tried.number for tried in step} for step in self.steps[1:]] + [{self.winner.number}]
         ties = []
         for step, numbers in zip(self.steps, kept, strict=True):
@@ -72,7 +72,7 @@ def tune(
 ) -> list[Tuned]:
     """Carry out or resume the search in the folder `path`, and write its ledger, curves and winners.
 
-    jobs, strict: as for `studies.carry_out_study`. A configuration that diverges is the worst. Raises InputError if the
+    jobs, strict: as for `studies.carry_out_study`. A configuration that diverges ranks last. Raises InputError if the
     folder holds another search, or if all configurations of a method have diverged, and Interrupted after a signal.
     """
     number_of_jobs(jobs, spec.device, 1)  # refuses a wrong number before the folder is made
@@ -104,7 +104,7 @@ def result(spec: TuningSpec, entries: Sequence[Tried]) -> list[Tuned]:
 
 
 def planned_runs(spec: TuningSpec, path: Path) -> list[RunSpec]:
-    """List runs, as many as remain, for a time estimate; their configurations are not known yet."""
+    """Return as many runs as remain, for a time estimate; later steps may have other configurations than these."""
     done = {one.rounds for one in Ledger(path, spec).read()}
     runs: list[RunSpec] = []
     for method in spec.methods:
@@ -151,7 +151,7 @@ def _writing(spec: TuningSpec, path: Path) -> Iterator[None]:
 
 
 def comparable(spec: Experiment) -> dict[str, Any]:
-    """Return the settings of a search or its winners, without those of the comparison, which may change."""
+    """Return the settings of a search or of its winners, except those of the comparison, which may change."""
     return {name: value for name, value in spec.decisive().items() if name not in OF_COMPARISON}
 
 
@@ -164,7 +164,7 @@ def _step(
     jobs: Jobs,
     strict: bool,
 ) -> list[Tried]:
-    """Train the `remaining` configurations, by method, up to `rounds` rounds."""
+    """Train the `remaining` configurations of each method up to `rounds` rounds; return their entries of the ledger."""
     trials = ledger.spec.trials([one for configurations in remaining for one in configurations], rounds)
     runs = [(trial, ledger.directory(trial)) for trial in trials]
     check_folders(runs)
@@ -206,18 +206,18 @@ def _best(
 
 @dataclass(frozen=True)
 class Candidate:
-    """One setting of a method on one problem."""
+    """One set of settings of a method on one problem, with its runs."""
 
-    spec: RunSpec  # of its first seed
+    spec: RunSpec  # of the first seed
     runs: tuple[StoredRun, ...]  # one for each seed
     validation: MeanEstimate  # accuracy on the clients' validation samples, in [0, 1]
 
 
 @dataclass(frozen=True)
 class RankedSettings:
-    """The settings of one method on one problem, best first."""
+    """The candidates of one method on one problem, best first."""
 
-    problem: str  # its difference from the study's other problems; empty for a single problem
+    problem: str  # the settings that distinguish it from the study's other problems; empty for a single problem
     candidates: tuple[Candidate, ...]
 
     @property
@@ -294,7 +294,7 @@ def _ranked(places: Sequence[int], specs: Sequence[RunSpec], runs: Sequence[Stor
 
 
 def validation_accuracy(run: StoredRun, last: int) -> float:
-    """Return the mean of a run's last validation accuracies. Raises InputError if it has no validation samples."""
+    """Return the mean of the `last` newest validation accuracies. Raises InputError for a run that has none."""
     names = run.metrics.column_names
     column = run.metrics["validation_accuracy"].to_pylist() if "validation_accuracy" in names else []
     values = [value for value in column if value is not None]

@@ -1,4 +1,4 @@
-"""The configuration of a search for hyper-parameters: the box of each method, and equal budgets."""
+"""The configuration of a hyper-parameter search: each method's box (the values to choose from), and equal budgets."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from .schema import NamedObject, Section, table_of
 from .settings_tables import SettingsGrid
 from .spec import RunSpec, StudySpec, distinct_seeds, with_variants
 
-CHOSEN = ("client", "method")  # sections of a run's configuration that are chosen; the others define the problem
+CHOSEN = ("client", "method")  # sections of a run's configuration that a search chooses; others define the problem
 LEARNING_RATES = (0.01, 0.0316, 0.1, 0.316)  # FedSAM's grid, 10^-2 to 10^-0.5; FedSMOO's is 0.01, 0.1, 0.5
-REDRAWS = 100  # of a point that was drawn before; a narrow range has few numbers of three digits
+REDRAWS = 100  # most redraws of a point that was drawn before; a narrow range has few numbers of three digits
 DIGITS = 3  # significant digits of a number drawn from a range
-# Runs of a search use validation samples alone.
+# The runs of a search are judged by validation samples only.
 WITHOUT_RESULTS: dict[str, Any] = {"data.without_test": True, "flatness": [], "probes": [], "targets": []}
 
 
 class Range(Section):
-    """The numbers from `low` to `high`."""
+    """The numbers from `low` to `high`, on a logarithmic scale if `log`."""
 
     low: float
     high: float
@@ -45,7 +45,7 @@ class Range(Section):
         return f"{self.low:g} to {self.high:g}{' (log)' if self.log else ''}"
 
     def at(self, u: float) -> float:
-        """Return the number at the share `u` in [0, 1) of the range, to three digits."""
+        """Return the number at the fraction `u` in [0, 1) of the range, rounded to three significant digits."""
         low, high = (log(self.low), log(self.high)) if self.log else (self.low, self.high)
         value = low + u * (high - low)
         rounded = float(f"{exp(value) if self.log else value:.{DIGITS}g}")
@@ -62,19 +62,19 @@ class OneOf:
         return ", ".join(map(str, self.values))
 
     def at(self, u: float) -> Any:
-        """Return the value at the share `u` in [0, 1)."""
+        """Return the value at the fraction `u` in [0, 1) of the list."""
         return self.values[int(u * len(self.values))]
 
 
 Choice = Range | OneOf
-Point = dict[str, Any]  # values by key
+Point = dict[str, Any]  # values by the key of a run's configuration
 
 
 def drawn(box: Mapping[str, Choice], number: int, seed: int, without: Point) -> list[Point]:
-    """Draw `number` different points of a box, none equal to `without`; fewer if the box has fewer.
+    """Draw `number` different points of a box, none equal to `without`; fewer if the box has fewer points.
 
-    A Latin hypercube: each of the `number` strata of a key has one point. The values of a key depend only on its name,
-    `number` and `seed`, so that methods try the same step sizes.
+    The points are a Latin hypercube: the range of each key is cut into `number` strata, with one point in each. The
+    values of a key depend only on its name, `number` and `seed`, so that methods try the same step sizes.
     """
     size = prod(len(choice.values) if isinstance(choice, OneOf) else inf for choice in box.values())
     if size <= number + 1:
@@ -110,13 +110,13 @@ def _strata(key: str, number: int, seed: int) -> Sequence[float]:
 class Configuration:
     """One point of the box of a method."""
 
-    method: NamedObject  # as the file has it
-    number: int  # 0 has the settings of the file
-    values: Point  # what differs from the file, by the key of a run's configuration
+    method: NamedObject  # with its settings in the file
+    number: int  # 0 for the settings of the file
+    values: Point  # the settings that differ from the file
 
 
 class TuneSection(Section):
-    """The search: number of configurations, rounds, seeds, and the box."""
+    """The section [tune]: number of configurations, rounds, seeds, and the box."""
 
     configurations: int = Field(
         ge=1,
@@ -156,7 +156,7 @@ class TuneSection(Section):
 
 
 def _tried_values(method: NamedObject, prefix: str = "method") -> dict[str, tuple[Any, ...]]:
-    """Return the values that papers tried for the fields of a method, and of a method inside it, by key."""
+    """Return the values that papers tried for the fields of a method, and of the methods inside it, by key."""
     values = {f"{prefix}.{name}": grid for name, grid in find(method.name).sources.grids.items()}
     for name, value in method.fields.items():
         values |= _tried_values(value, f"{prefix}.{name}") if isinstance(value, NamedObject) else {}
@@ -164,7 +164,7 @@ def _tried_values(method: NamedObject, prefix: str = "method") -> dict[str, tupl
 
 
 def _choices(table: Mapping[str, Any], prefix: str = "") -> dict[str, Choice]:
-    """Return the choice of each dotted key. Raises InputError, naming the key, for neither a list nor a range."""
+    """Return the choice of each dotted key. Raises InputError, naming the key, if it has neither a list nor a range."""
     choices: dict[str, Choice] = {}
     for name, value in table.items():
         if isinstance(value, dict) and value and not value.keys() & Range.model_fields.keys():
@@ -188,7 +188,7 @@ def _choice(key: str, value: Any) -> Choice:
 
 
 class TuningSpec(StudySpec):
-    """A search for hyper-parameters, and the study that compares the winners by its own seeds and rounds."""
+    """A hyper-parameter search, and the study that then compares the winners with other seeds and `rounds` rounds."""
 
     tune: TuneSection
 
@@ -231,7 +231,7 @@ class TuningSpec(StudySpec):
             )
 
     def _check_keys(self) -> None:
-        """Raise InputError for a key that is a setting neither of local training nor of a method."""
+        """Raise InputError for a key of the box that is a setting of neither local training nor a method."""
         names = {plain(method.label): method.label for method in self.methods}
         for key in self.tune._choices:
             owner, _, field = key.partition(".")
@@ -245,7 +245,7 @@ class TuningSpec(StudySpec):
             )
 
     def _check_trials(self, method: NamedObject) -> None:
-        """Raise InputError if a configuration of the method is invalid, or if its box has too few."""
+        """Raise InputError if a configuration of the method is invalid, or if its box has too few points."""
         tune, configurations = self.tune, self.configurations_of(method)
         if len(tune.rounds) > 1 and method.is_loaded and method.object.depends_on_rounds:
             raise InputError(f"tune.rounds = {tune.rounds}: {method.label} depends on the planned number of "
@@ -260,9 +260,10 @@ class TuningSpec(StudySpec):
             )
 
     def box_of(self, method: NamedObject) -> dict[str, Choice]:
-        """Return the choices of the search for one method, by the key of a run's configuration.
+        """Return the values that the search can choose for one method, by the key of a run's configuration.
 
-        Raises InputError, naming the key, for a field that no method has, and for a method without choices.
+        If the box has no key for the method, or none for `client`, the values that papers tried are used. Raises
+        InputError, naming the key, for a field that no method has.
         """
         choices = self.tune._choices
         box = SettingsGrid(choices, self.methods, where="tune.box").choices_of(method)
@@ -296,5 +297,5 @@ class TuningSpec(StudySpec):
             raise InputError(message + hint) from error
 
     def trials(self, configurations: Sequence[Configuration], rounds: int) -> list[RunSpec]:
-        """Return the runs of configurations with every seed, each with the settings that distinguish it."""
+        """Return the runs of `configurations` with every seed; a run's title shows the settings that distinguish it."""
         return with_variants([self.trial(one, seed, rounds) for one in configurations for seed in self.tune.seeds])

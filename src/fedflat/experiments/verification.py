@@ -76,7 +76,7 @@ def _compare_search(path: Path, remedies: Mapping[str, str], damaged: Container[
     except InputError as error:
         yield Verdict(path / LEDGER, str(error))
         return
-    # A killed process may leave the curves of the steps before.
+    # A killed process may leave the curves of earlier steps.
     known = ledger.curves_text(entries)
     if (path / CURVES).exists() and CURVES not in damaged and not known.startswith(read_text(path / CURVES)):
         yield Verdict(path / CURVES, f"it does not agree with {LEDGER}", remedies[CURVES])
@@ -136,7 +136,7 @@ def verify_run(path: Path) -> Iterator[Verdict]:
 
 
 def _check_files(directory: RunDirectory, source: str) -> Iterator[Verdict]:
-    """Check the files in SHA256SUMS, which has no checkpoints; `source` is the remedy for damaged ones."""
+    """Check the files that SHA256SUMS lists; `source` is the remedy for damaged files except config.toml."""
     try:
         names = directory.checksums.names
     except InputError as error:
@@ -168,7 +168,7 @@ def _progress(directory: RunDirectory, state: Path | None) -> Verdict:
 def _check_metrics(directory: RunDirectory, states: Sequence[Path]) -> Verdict:
     """Check metrics.parquet of an unfinished run, which must agree with its newest undamaged checkpoint.
 
-    A process that was killed after it wrote a checkpoint leaves the metrics of the checkpoint before.
+    The metrics of the previous checkpoint count as correct: a process that was killed between both files leaves them.
     """
     path, again = directory.path / METRICS, "it is written again with the next checkpoint"
     history = checkpoint.load(states[-1])[1].get("history", ())
@@ -187,7 +187,7 @@ def _check_metrics(directory: RunDirectory, states: Sequence[Path]) -> Verdict:
 
 
 def _check_tracking(directory: RunDirectory) -> Iterator[Verdict]:
-    """Check the state of trackers in the folder of a run, and their CSV files."""
+    """Check the file with the trackers' state in the folder of a run, and the CSV tracker's files."""
     if not ((directory.path / STATE).exists() or (directory.path / TRACKED_METRICS).exists()):
         return
     try:

@@ -26,7 +26,7 @@ def method_row(cls: type[Method]) -> list[str]:
 
 
 def describe(cls: type[Method]) -> str:
-    """Describe a method in full: equations, fields, cost, departures, readings, citation."""
+    """Describe a method in full: equations, fields, cost, where papers and code differ, our readings, citation."""
     signature = ", ".join(f"{f.name}={f.default}" for f in settings(cls))
     parts = [f"{cls.__name__}({signature})", documentation(cls), _fields(cls), _cost(cls)]
     for title, texts in (

@@ -23,7 +23,7 @@ class Column:
     title: str
     meaning: str
     cell: Callable[[Row], str]
-    merit: Callable[[Row], float | None] = lambda row: None  # higher is better; None where nothing is best
+    merit: Callable[[Row], float | None] = lambda row: None  # higher is better; None if no row can be best
 
     def best(self, rows: Sequence[Row]) -> set[str]:
         """Return the labels of the best row of each task, unless its interval leaves open whether it is the best."""
@@ -36,7 +36,10 @@ class Column:
 
 
 def _is_ahead(row: Row, rows: Sequence[Row]) -> bool:
-    """Tell whether the interval of the row's difference is above zero; for a baseline, all others are below zero."""
+    """Tell whether the interval of the row's difference is above zero.
+
+    For a baseline, tell whether the intervals of all rows that are compared with it are below zero.
+    """
     if row.is_baseline:
         others = [other.difference for other in rows if other.baseline == row.label and other is not row]
         return bool(others) and all(d is not None and d.high is not None and d.high < 0 for d in others)
@@ -74,7 +77,10 @@ def columns(comparison: ComparisonData) -> list[Column]:
 
 
 def target_columns(comparison: ComparisonData, place: int) -> list[Column]:
-    """Return the cost of reaching target number `place`, as means over the seeds that did; empty if no run did."""
+    """Return the columns with the cost of reaching target number `place`, as means over the seeds that reached it.
+
+    The list is empty if no run reached the target.
+    """
 
     def column(name: str, title: str, meaning: str, written: Callable[[float], str] = "{:,.0f}".format) -> Column:
         def cell(row: Row) -> str:
@@ -155,7 +161,10 @@ def _difference(row: Row) -> str:
 
 
 def _published_columns(published: Sequence[Published]) -> Iterator[Column]:
-    """Yield the test accuracies of a paper, and ours minus the paper's; `published_lines` has its other numbers."""
+    """Yield two columns for each block of published test accuracies: the paper's values, and ours minus the paper's.
+
+    `published_lines` returns the other numbers of the paper.
+    """
 
     def difference(row: Row, numbers: Published) -> str:
         theirs = numbers.values_by_method.get(label_for(row, numbers.values_by_method) or "")
@@ -191,7 +200,10 @@ def percent(share: float) -> str:
 
 
 def _client_column(kind: str, own: str) -> Column:
-    """Return the column of accuracies over clients. kind: prefix of their names; own: which samples of a client."""
+    """Return the column of accuracies over clients.
+
+    kind: prefix of the names of the estimates. own: which samples of each client, in words.
+    """
 
     def cell(row: Row) -> str:
         if f"{kind}_accuracy_mean" not in row.estimates:
@@ -206,7 +218,7 @@ def _client_column(kind: str, own: str) -> Column:
 
 
 def measure_cell(name: str) -> Callable[[Row], str]:
-    """Return the cell of a measure of flatness; it has a number if all runs of the row have a finite one."""
+    """Return the function for the cells of a flatness measure; a cell is empty unless all runs have finite values."""
 
     def cell(row: Row) -> str:
         if name not in row.estimates:

@@ -1,4 +1,4 @@
-"""Finished runs compared, seed by seed: rows, the row that each is compared with, and notes for the reader."""
+"""Compares finished runs, seed by seed: makes rows, finds the baseline of each row, and writes caveats."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PAIRED_BY = {
 
 
 class Comparison(ComparisonData):
-    """Methods side by side: printed, written as a page or a file, or taken as a table of numbers."""
+    """A comparison of methods, which can be printed, written as a page or a file, or returned as a table of numbers."""
 
     def to_html(self, path: str | Path) -> Path:
         """Write one self-contained page; returns its path. Raises InputError if it cannot be written."""
@@ -78,8 +78,8 @@ class Comparison(ComparisonData):
     def to_latex(self, columns: Sequence[str] | None = None) -> str:
         """Return the table as a LaTeX `tabular` (package booktabs); the best is bold if its interval excludes zero.
 
-        columns: titles of the columns besides the method, such as `["test accuracy %"]`; default all but rounds to a
-        target that was not asked for. Raises InputError for an unknown title.
+        columns: titles of the columns besides the method, such as `["test accuracy %"]`; by default all, but
+        "rounds to" only for targets that were given. Raises InputError for an unknown title.
         """
         return tables.latex_table(self, columns)
 
@@ -113,19 +113,21 @@ def compare(
     Runs that differ only in the seed make one row. Its label is the method with the settings that differ among the
     runs, such as `FedSAM(rho=0.1, alpha=0.5)`.
 
-    A difference is taken only between runs that share partition, model, initial weights, loss, cohorts and batches.
-    So each row is compared with the run of the baseline method that has the same other settings: in a sweep over alpha,
+    A difference is computed only between runs that share partition, model, initial weights, loss, cohorts and batches.
+    So each row is compared with the row of the baseline method that has the same other settings: in a sweep over alpha,
     rho and lr, `FedSAM(rho=0.1, alpha=0.5, lr=0.05)` with `FedAvg(alpha=0.5, lr=0.05)`. If the baseline has no run with
-    the same lr, the first one with the same partition is taken; without one, there is no difference.
+    the same lr, its row with the most settings in common is used. If it has no row with the same partition, there is no
+    difference.
 
-    `baseline` is a method, by default FedAvg, or the first one if FedAvg has no run; or the label of one row.
-    `targets` are accuracies in (0, 1) whose first round is reported; by default the first baseline's own accuracy.
+    `baseline` is a method or the label of one row; by default FedAvg, or the first method if FedAvg has no run.
+    `targets` are accuracies in (0, 1); the first round that reaches each is reported. The default is one target, the
+    accuracy of the first baseline.
     `protocol` says which accuracy of a run counts: "last" (mean of the last evaluations), "final", "best-validation"
     (of the round that did best on validation samples) or "best-test" (chosen on the test set, so biased upwards).
     `published` numbers of a paper are shown next to ours.
 
     Raises ValueError without runs, for two runs with the same settings and seed, a baseline that has no run, a target
-    out of range, or a run without the accuracy asked for.
+    out of range, or a run without the accuracy that `protocol` needs.
     """
     if not isinstance(runs, Sequence) or not runs:
         raise InputError("compare needs a list of at least one finished run")
@@ -185,7 +187,7 @@ class Group:
 
 
 def grouped(runs: Sequence[FinishedRun]) -> list[Group]:
-    """Group runs by method and settings, in their order. Raises InputError for two with equal settings and seed."""
+    """Group runs by method and settings, in their order. Raises InputError if two have equal settings and seed."""
     groups: dict[frozenset[tuple[str, str]], Group] = {}
     methods, settings = [run.method for run in runs], settings_of_all(runs)
     names, keys = labels(methods, settings), identities(methods, settings)
@@ -211,9 +213,9 @@ def _twice(runs: Sequence[FinishedRun], one: FinishedRun, other: FinishedRun) ->
 def paired(groups: Sequence[Group], baseline: str | None) -> list[Group | None]:
     """Return for each group the baseline's group that it is compared with; None if no group matches.
 
-    A group of the baseline is compared with itself. Among the groups of the baseline that share all of `PAIRED_BY`, the
-    one with the most other settings in common is taken, the first one on a tie. Raises InputError if the `baseline`
-    asked for has no run.
+    A group of the baseline is compared with itself. Among the baseline's groups that share all settings in `PAIRED_BY`,
+    the one with the most other settings in common is chosen; on a tie, the first one. Raises InputError if the
+    requested `baseline` has no run.
     """
     wanted = plain(baseline or "FedAvg")
     named = [group for group in groups if plain(group.label) == wanted]

@@ -43,11 +43,11 @@ class FinishedRun(Interface):
 
 @dataclass(frozen=True)
 class Target:
-    """A target accuracy, and the cost of reaching it for each seed that did."""
+    """A target accuracy, and the cost of reaching it for each seed that reached it."""
 
     accuracy: float
     plain: tuple[Reached, ...]
-    smoothed: tuple[Reached, ...]  # under the Hanning window
+    smoothed: tuple[Reached, ...]  # on the accuracy smoothed with a Hanning window
 
     def mean(self, name: str) -> float | None:
         """Return the mean of `name`, a field of `Reached` or `rounds_smoothed`; None if no seed reached the target."""
@@ -61,11 +61,11 @@ class Row:
 
     label: str
     runs: Sequence[FinishedRun]
-    estimates: dict[str, MeanEstimate]  # of every number of the runs' summaries and flatness, over seeds
+    estimates: dict[str, MeanEstimate]  # over seeds, of every number in the runs' summaries and flatness
     accuracy: MeanEstimate  # on the test set by the comparison's protocol, over seeds
-    difference: Difference | None  # of that accuracy to the baseline; None for a baseline, and without one
+    difference: Difference | None  # of accuracy, to the baseline; None for a baseline and for a row without one
     reached: Sequence[Target]  # for each of the comparison's targets
-    # Label of the row that the difference refers to, its own for a baseline; None without a baseline.
+    # Label of the row that the difference refers to; for a baseline, its own label; None without a baseline.
     baseline: str | None
     settings: Mapping[str, Any]  # by name, see `run_settings`
 
@@ -85,7 +85,7 @@ class Row:
         return fields_by_name(self.runs[0].settings["method"])
 
     def numbers(self) -> dict[str, Any]:
-        """Return all numbers of the row by the names of their columns."""
+        """Return all numbers of the row by column name."""
         values: dict[str, Any] = {"method": self.label, "baseline": self.baseline, "seeds": len(self.runs)}
         for name, value in self.estimates.items():
             values |= {name: value.mean, f"{name}_seed_std": value.std}
@@ -104,15 +104,15 @@ class Row:
 
 @dataclass(frozen=True)
 class ComparisonData:
-    """Methods side by side; `rows` is in the order of the runs given."""
+    """A comparison of methods; `rows` are in the order of the given runs."""
 
     rows: Sequence[Row]
-    baseline: str  # label of the row that differences refer to; the method's name if there are several, see `Row`
+    baseline: str  # label of the row that differences refer to; if there are several, the name of their method
     targets: Sequence[float]  # accuracies in [0, 1] of the columns "rounds to"
     protocol: Protocol  # which accuracy is compared
-    notes: Sequence[str]  # for the reader, before the comparison is trusted
+    notes: Sequence[str]  # caveats for the reader
     published: Sequence[Published] = ()  # the numbers of a paper for the same experiment
-    has_own_targets: bool = True  # whether `targets` were asked for; else the first baseline's own accuracy is one
+    has_own_targets: bool = True  # whether `targets` were asked for; if not, the first baseline's accuracy is one
 
     @property
     def runs(self) -> list[FinishedRun]:
@@ -132,7 +132,7 @@ class ComparisonData:
 
 
 def by_task(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return the rows of each task."""
+    """Group the rows by task."""
     tasks: dict[str, list[Row]] = {}
     for row in rows:
         tasks.setdefault(str(row.task), []).append(row)
@@ -155,7 +155,7 @@ def accuracy(run: FinishedRun, protocol: Protocol) -> float:
 
 
 def test_samples(runs: Sequence[FinishedRun]) -> float:
-    """Return the smallest number of test samples of `runs`; infinity if no summary has it."""
+    """Return the smallest number of test samples of `runs`; infinity if no summary states it."""
     return min(run.summary.get("test_samples", inf) for run in runs)
 
 
@@ -170,7 +170,7 @@ def accuracy_in_words(protocol: Protocol, evaluations: int) -> str:
 
 
 def curve_of(run: FinishedRun) -> AccuracyCurve:
-    """Return the evaluated rounds of a run. Raises InputError if no round was evaluated."""
+    """Return the test accuracy of a run by round. Raises InputError if no round was evaluated."""
     curve = AccuracyCurve.of(run.metrics.to_pylist(), run.summary["vector_bytes"])
     if not len(curve.rounds):
         raise InputError(f"the metrics of {run.method}, seed {run.seed}, have no test accuracy in any round")

@@ -45,7 +45,7 @@ def smoothing_in_words(window: int) -> str:
 
 
 def accuracy_curves(comparison: ComparisonData) -> list[str]:
-    """Draw test accuracy against rounds for each task, all rounds and the second half enlarged, as SVG."""
+    """Draw test accuracy against rounds as SVG: for each task a figure of all rounds, and one of the second half."""
     figures = []
     for task, rows, names in panels(comparison.rows):
         lines = _lines(comparison, rows, "test_accuracy", _rounds, 100)
@@ -67,7 +67,7 @@ def loss_curves(comparison: ComparisonData) -> list[str]:
 
 
 def aggregation_curves(comparison: ComparisonData) -> list[str]:
-    """Draw the aggregation error of adapters against rounds for each task, as SVG; none if no run has probed it."""
+    """Draw the aggregation error of adapters against rounds for each task, as SVG; none if no run measured it."""
     figures = []
     for task, rows, names in panels(comparison.rows):
         for name, title in (("largest", "largest of a layer"), ("mean", "mean over layers")):
@@ -144,7 +144,7 @@ class Drawing:
     title: str
     y_label: str
     x_label: str = "communication round"
-    unit: str | None = None  # of the x axis; None if it has rounds
+    unit: str | None = None  # of the x axis; None if the axis shows rounds
     may_be_logarithmic: bool = False
 
     def svg(self, targets: Sequence[float] = ()) -> str:
@@ -163,7 +163,7 @@ class Drawing:
             return inline(figure, f"{self.y_label}, {self.title}")
 
     def _scale(self, axes: Axes, ends: Sequence[float]) -> None:
-        """Set ticks and units of the x axis, its end to that of the last curve, and logarithms for a wide y axis."""
+        """Set ticks, unit and right end of the x axis, and make the y axis logarithmic if its range is wide."""
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6 if self.unit is None else 4, integer=True))
         if self.unit is not None:
             axes.xaxis.set_major_formatter(EngFormatter(self.unit))

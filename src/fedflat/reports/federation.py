@@ -34,16 +34,16 @@ NAMED = 40  # most clients of a map, which shows their names
 COLUMNS = 150  # most rounds of a map
 BARS = 60  # most bars of the figure that replaces a larger map
 ROW = 0.22  # inches of a client's row in the map
-STATES = {"took part": "#2b8cc4", "missing or refused": "#e0701f"}  # a raster, whose colours a dark page cannot set
+STATES = {"took part": "#2b8cc4", "missing or refused": "#e0701f"}  # a dark page cannot change colours of a raster
 FILE = "report.html"
 
 
 @dataclass(frozen=True)
 class RoundFacts:
-    """The clients that took part in a round."""
+    """The clients that took part in a round, and those that were missing."""
 
     counted: Sequence[str] | None  # clients whose answers counted; None if the log does not say it
-    missing: Mapping[str, str]  # clients that were asked and are not in the mean, with the reason
+    missing: Mapping[str, str]  # clients that were asked and whose answers are not in the mean, with the reason
 
 
 @dataclass
@@ -56,7 +56,7 @@ class ClientFacts:
     counted: int | None = None
     missing: int = 0
     last: int | None = None  # the last round whose mean has its reply, from 1
-    reasons: Counter[str] = field(default_factory=Counter)  # for which it was missing
+    reasons: Counter[str] = field(default_factory=Counter)  # why the client was missing
 
     @property
     def title(self) -> str:
@@ -75,15 +75,15 @@ class FederationData:
 
     path: Path
     label: str
-    planned: int  # rounds
+    planned: int  # number of rounds
     finished: bool
     history: Sequence[Mapping[str, float]]  # metrics of each round, from the newest intact checkpoint
-    rounds: Mapping[int, RoundFacts]  # those in the log, by number from 0
+    rounds: Mapping[int, RoundFacts]  # the rounds in the log, by number from 0
     clients: Sequence[ClientFacts]
     refused: Sequence[tuple[str, str, int]]  # node, reason, count
     happened: Sequence[tuple[str, str]]  # time and event, in the order of the log
     damaged: Sequence[str]  # damaged files, each with its problem
-    settings: Mapping[str, str]  # of the study, by name; those that its result depends on
+    settings: Mapping[str, str]  # by name, the settings of the study that its result depends on
 
     @classmethod
     def read(cls, path: Path) -> FederationData:
@@ -121,7 +121,7 @@ class FederationData:
 
 
 def _rounds(events: Iterable[Mapping[str, Any]]) -> dict[int, RoundFacts]:
-    """Return the rounds of the log by number, without rounds that a rollback or a restart from an earlier one undid."""
+    """Return the rounds of the log by number, except those undone by a rollback or a restart from an earlier round."""
     rounds: dict[int, RoundFacts] = {}
     for event in events:
         t, done, counted, missing = (event.get(name) for name in ("t", "done", "counted", "missing"))
@@ -166,7 +166,7 @@ def _refused(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, int]]:
 
 
 def _happened(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the other events, those that no table or figure shows, each with its time and as text."""
+    """Return the time and the text of each event that no table or figure shows."""
     lines = []
     for event in events:
         if event["event"] not in SHOWN_ELSEWHERE:
@@ -246,7 +246,7 @@ def _map(data: FederationData) -> str | None:
 
 
 def _counts(data: FederationData) -> str | None:
-    """Draw the number of participants by round, as SVG: means over groups of rounds; None without any."""
+    """Draw the number of participants by group of rounds, as SVG; None before the first round has ended."""
     if not data.rounds:
         return None
     width = -(-(max(data.rounds) + 1) // BARS)

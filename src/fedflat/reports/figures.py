@@ -26,7 +26,7 @@ BASELINE_DASHES = ("--", ":", "-.")
 LABEL_SIZE = 8.0  # points
 PANEL = 5.4, 3.4  # inches; two stand side by side on a wide page
 SHARE = 0.78  # approximate share of a panel's height that its axes take
-STYLE: Any = {  # matplotlib's type of it is a list of all its settings
+STYLE: Any = {  # Any, because matplotlib's type is a list of all its settings
     "svg.fonttype": "none",
     "svg.hashsalt": "fedflat",  # the same figure always gives the same bytes
     "font.family": "sans-serif",
@@ -34,7 +34,7 @@ STYLE: Any = {  # matplotlib's type of it is a list of all its settings
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.alpha": 0.25,
-    "text.parse_math": False,  # a `$` in a label is a `$`
+    "text.parse_math": False,  # a `$` in a label begins no formula
 }
 INLINE: Any = STYLE | {  # of a figure within a page
     **dict.fromkeys(
@@ -84,9 +84,9 @@ def set_logarithmic(axes: Axes, which: str = "y") -> None:
 
 
 def partition_map(counts: np.ndarray, title: str, on_a_page: bool = False) -> str:
-    """Draw samples per client and class as a heat map; of more than 200 clients only every k-th.
+    """Draw samples per client and class as a heat map, as SVG; with more than 200 clients, only every k-th is shown.
 
-    counts: (clients, classes). on_a_page: in the colours of the page, without a background.
+    counts: (clients, classes). on_a_page: whether to use the colours of the page and no background.
     """
     step = -(-len(counts) // 200)
     with rc_context((INLINE if on_a_page else STYLE) | {"axes.grid": False}):
@@ -123,7 +123,7 @@ def line_styles(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def panels(rows: Sequence[Row]) -> list[tuple[str, list[Row], list[str]]]:
-    """Return what each figure shows: the name of a task, its rows, and their labels within the figure.
+    """Return for each figure the name of its task, the rows of the task, and their labels within the figure.
 
     Labels leave out settings that all rows of the figure share. A single task has an empty name.
     """
@@ -134,7 +134,7 @@ def panels(rows: Sequence[Row]) -> list[tuple[str, list[Row], list[str]]]:
 
 
 def panel(rows: int) -> tuple[Figure, Axes]:
-    """Make a figure with room at its right for the labels of as many curves as there are `rows`."""
+    """Make a figure with room on the right for the labels of `rows` curves."""
     width, height = PANEL
     figure = Figure(figsize=(width, max(height, 0.8 + rows * LABEL_SIZE * 1.25 / 72)), layout="constrained")
     axes: Axes = figure.subplots()
@@ -144,8 +144,8 @@ def panel(rows: int) -> tuple[Figure, Axes]:
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, dict[str, Any]]]) -> None:
     """Write the label of each curve beside the axes, without overlap.
 
-    ends: x and y of the end of each curve, its label and its style. A line in the curve's style leads from its end to
-    its label, which may have to stand higher or lower.
+    ends: x and y of the end of each curve, its label and its style. A line in the curve's style leads from the end to
+    the label, which may be higher or lower than the end.
     """
     if not ends:
         return
@@ -173,7 +173,7 @@ def spread(places: np.ndarray, gap: float) -> np.ndarray:
 def nearest_ascending(values: np.ndarray) -> np.ndarray:
     """Return the ascending numbers (n,) nearest to `values` in least squares: isotonic regression.
 
-    By the max-min formula: number k is the greatest over i <= k of the least over j >= k of the mean of values i to j.
+    By the max-min formula, number k is the maximum over i <= k of the minimum over j >= k of the mean of values i to j.
     """
     first, last = np.indices((len(values), len(values)))
     sums = np.concatenate([[0.0], np.cumsum(values)])
@@ -199,6 +199,6 @@ def inline(figure: Figure, label: str) -> str:
 
 
 def themed(svg: str) -> str:
-    """Replace ink by the text colour of the page, and the other colours by variables that the page can set."""
+    """Replace `INK` by the text colour of the page, and `COLOURS` by variables that the page can set."""
     names = {INK: "currentColor"} | {c: f"var(--curve-{i}, {c})" for i, c in enumerate(COLOURS)}
     return re.sub(r"#[0-9a-f]{6}(?=[;\"])", lambda colour: names.get(colour[0], colour[0]), svg)

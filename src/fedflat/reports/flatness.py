@@ -38,7 +38,7 @@ class Correlation:
 
 
 def measured(comparison: ComparisonData) -> list[str]:
-    """Return the names of the numbers that were measured on every run; those of single layers are left out."""
+    """Return the names of the values that were measured on every run; values of single layers are left out."""
     runs = comparison.runs
     return [name for name in runs[0].flatness if "/" not in name and all(name in run.flatness for run in runs)]
 
@@ -49,7 +49,7 @@ def protocols(comparison: ComparisonData) -> list[str]:
 
 
 def flatness_columns(comparison: ComparisonData) -> list[Column]:
-    """Return the method's column and a column per number; none if nothing was measured on every run."""
+    """Return the column of methods and a column per measured value; no column if no value was measured on every run."""
     names = measured(comparison)
     first = Column("method", "class name", lambda row: row.label)
     return [first, *(Column(measure_title(name), "", measure_cell(name)) for name in names)] if names else []

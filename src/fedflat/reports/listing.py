@@ -57,7 +57,7 @@ def paper_names() -> list[str]:
 
 
 def method_rows() -> list[Row]:
-    """Return (name, idea, down, up, kept, gradients, paper, paper without its arXiv number) of every method.
+    """Return (name, idea, down, up, kept, gradients, paper, paper without arXiv number) of every method, see `LEGEND`.
 
     If the folder of methods has other files than when `listing.json` was written, the classes are imported, which
     takes seconds.
@@ -87,8 +87,9 @@ def method_table(rows: Sequence[Row], width: int) -> Table:
 def recipe_rows(paper: str | None = None, calibrate: bool = False) -> list[Row]:
     """Return the rows of `recipe_table` for all recipes, or for those of one paper.
 
-    A row is computed, which takes seconds, if this machine may have facts that `listing.json` lacks. With `calibrate`
-    all rows are computed, and unknown speeds are measured. Raises InputError for a paper without recipes.
+    Rows are read from `listing.json`. A row is computed instead, which takes seconds, if this machine may know more,
+    such as hours. With `calibrate`, all rows are computed and unknown speeds are measured. Raises InputError for a
+    paper without recipes.
     """
     papers = paper_names()
     if paper is not None and paper not in papers:
@@ -120,7 +121,7 @@ def _known_speeds() -> list[str]:
 
 
 def _is_more_known(entry: dict[str, Any], speeds: Sequence[str]) -> bool:
-    """Tell whether this machine may have facts of a recipe that `listing.json` lacks: hours, or its model's files."""
+    """Tell whether this machine may know more about a recipe than `listing.json`: its hours, or its model's files."""
     if entry["files"] is not None:
         return Path(entry["files"]).expanduser().exists()
     models = entry["models"]

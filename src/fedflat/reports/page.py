@@ -115,7 +115,7 @@ def _content(chapter: Chapter) -> dict[str, Any]:
 
 
 def _partitions(comparison: ComparisonData) -> list[dict[str, Any]]:
-    """Return the map of samples by client and class, and its statistics, of at most `PARTITIONS` partitions."""
+    """Return for at most `PARTITIONS` partitions a map of samples by client and class, and the statistics."""
     first: dict[str, FinishedRun] = {}
     for run in comparison.runs:
         first.setdefault(run_settings.data_in_words(run.settings["data"]), run)
@@ -182,10 +182,10 @@ def _own_settings(row: Row, comparison: ComparisonData) -> list[str]:
 
 
 def origin(runs: Iterable[FinishedRun]) -> list[str]:
-    """Return lines on versions, commits and days, e.g. "fedflat 0.1.0, torch 2.6.0", "commit 1a2b3c4".
+    """Return lines with versions, commits and days, e.g. "fedflat 0.1.0, torch 2.6.0", "commit 1a2b3c4".
 
-    Runs in a folder have them in env.json, which only informs: damaged or missing entries are left out. Runs without a
-    folder were computed by this process.
+    For runs in a folder, these are read from env.json; damaged or missing entries are left out. Runs without a folder
+    were computed by this process, and get its versions.
     """
     segments = [segment for run in runs for segment in _segments(run)]
     packages = []
@@ -201,7 +201,7 @@ def origin(runs: Iterable[FinishedRun]) -> list[str]:
 
 
 def _segments(run: FinishedRun) -> list[dict[str, Any]]:
-    """Return the entries of env.json, one for each part of a run between two starts; none if the file is damaged."""
+    """Return the entries of env.json, one for each start of the run; none if the file is damaged."""
     if not isinstance(run, StoredRun):
         return [{"versions": versions(PACKAGES)}]
     try:

@@ -1,4 +1,4 @@
-"""Recipes, studies and splits before anything is trained: contents and cost, as tables and lines."""
+"""Contents and costs of recipes, studies and partitions before anything is trained, as tables and lines."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SHADES = " ░▒▓█"  # from no samples to the most
 
 
 def recipe_row(recipe: Recipe, measure: bool) -> list[str]:
-    """Return the cells of a recipe in `listing.recipe_table`.
+    """Return the row of a recipe in `listing.recipe_table`.
 
-    Hours are given only if this machine's speed is known for every model; `measure` measures the unknown speeds.
+    Hours are given only if this machine's speed is known for every model; with `measure`, unknown speeds are measured.
     """
     cells = recipe.cells()
     costs = [_cost(recipe, cell.study(), measure) for cell in cells]
@@ -40,7 +40,7 @@ def recipe_row(recipe: Recipe, measure: bool) -> list[str]:
 
 
 def recipe_texts(recipe: Recipe, work: Budget | None, hours: float | None) -> list[str]:
-    """Return the cells of a recipe in `listing.recipe_table` from its cost; None stands for an unknown cost."""
+    """Return the row of a recipe in `listing.recipe_table`, given its cost; None means an unknown cost."""
     return [recipe.name, ", ".join(recipe.item.items), str(len(recipe.cells())), *_cost_texts(work, hours)]
 
 
@@ -64,7 +64,7 @@ def recipe_lines(recipe: Recipe, cells: Iterable[Cell]) -> list[str]:
 
 
 def details(recipe: Recipe) -> list[str]:
-    """Return the methods and notes of a recipe that the other recipes of its paper do not share, as lines."""
+    """Return the methods and notes of a recipe as lines, without the notes on all recipes of its paper."""
     methods = [f"methods: {', '.join(recipe.item.use)}"] if recipe.item.use else []
     return methods + [f"note: {note}" for note in recipe.item.notes]
 
@@ -72,7 +72,8 @@ def details(recipe: Recipe) -> list[str]:
 def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | None, float | None]:
     """Return the work of a cell, and its hours on this machine; None for an unknown value.
 
-    The hours are unknown if a package that the model needs is not installed; both are if the model's files are absent.
+    The hours are unknown if a package that the model needs is not installed. Both values are unknown if the model's
+    files are absent.
     """
     if recipe.item.kind == "partition":
         return None, None
@@ -89,7 +90,7 @@ def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | Non
 
 
 def _cost_texts(work: Budget | None, hours: float | None) -> list[str]:
-    """Return the cells of the columns from "runs" to "hours here"."""
+    """Return the texts of a row in the columns from "runs" to "hours here"."""
     if work is None:  # nothing is trained, or the model is not here
         return [NOTHING] * 4
     spent = NOTHING if hours is None else f"{hours:,.1f}" if hours >= 0.1 else "< 0.1"
@@ -123,7 +124,7 @@ def _row(name: str, runs: Sequence[PlannedRun]) -> tuple[str, ...]:
 
 
 def plan_lines(runs: Sequence[PlannedRun], folder: Path, jobs: int) -> list[str]:
-    """Describe all runs together, `jobs` at a time, and the trial runs that the costs are extrapolated from."""
+    """Describe the cost of all runs, `jobs` at a time, and name the trial runs from which it is extrapolated."""
     finished, begun = (sum(run.finished for run in runs), sum(run.directory.has_begun for run in runs))
     seeds = sorted({run.spec.seed for run in runs})
     shown = ", ".join(map(str, seeds)) if len(seeds) <= 10 else f"{len(seeds)} from {seeds[0]} to {seeds[-1]}"
@@ -148,7 +149,7 @@ def duration(seconds: float) -> str:
 
 
 def split_lines(data: FederatedData) -> list[str]:
-    """Describe a split in lines: data set, partition, hash and statistics."""
+    """Describe a partitioned data set in lines: name, partition, hash and statistics."""
     return [f"{data.name}, {data.partition}, hash {data.partition_hash()}", *partition_statistics(data).lines()]
 
 
@@ -165,7 +166,7 @@ def shade_map(counts: Index, width: int) -> list[str]:
 
 
 def write_partition_map(data: FederatedData, path: Path) -> Path:
-    """Write the heat map of a split as SVG. Raises InputError if the file cannot be written."""
+    """Write the heat map of a partition as SVG. Raises InputError if the file cannot be written."""
     from .figures import partition_map  # here, because drawing needs matplotlib
 
     svg = partition_map(data.counts(), f"{data.name}, {data.partition}")

@@ -1,4 +1,4 @@
-"""The numbers that a paper prints, as text, with ours beside them where we measure the same quantity."""
+"""The numbers that a paper prints, as text, and our values of the same quantities where we measure them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ OURS = {
     "flatness discrepancy": ("flatness_discrepancy", None, 1),
     "consistency": ("consistency", None, 1),
 }
-RELATIVE = {"rounds": "rounds", "communication": "bytes"}  # quantities printed relative to FedAvg: field of `Reached`
+RELATIVE = {"rounds": "rounds", "communication": "bytes"}  # quantity relative to FedAvg: field of `Reached`
 
 
 def number_text(value: Number, numbers: Published) -> str:
     """Format a mean, or a mean and its spread.
 
-    TOML reads 76.00 as 76, so all percentages of a block get the number of decimals of its most precise one.
+    TOML reads 76.00 as 76, so all percentages of a block get as many decimals as the one that has the most.
     """
     if not numbers.quantity.endswith("%"):
         return " ± ".join(f"{part:.10g}" for part in _parts(value))
@@ -71,7 +71,7 @@ def label_for(row: Row, labels: Iterable[str]) -> str | None:
 
 
 def _settings_named(label: str, row: Row) -> float:
-    """Count the settings of the row's method that `label` names; -1 if it denotes another method or other settings."""
+    """Count the row's settings that `label` names; return inf for the row's own label, -1 for a label of other runs."""
     if plain(label) == plain(row.label):
         return inf
     method, _, settings = label.removesuffix(")").partition("(")

@@ -1,4 +1,4 @@
-"""The settings of finished runs: by name, for labels and pairs, and in words, for pages."""
+"""The settings of finished runs: by name, for labels and pairing, and in words, for pages."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ HASHES = ("partition_hash", "data_hash", "model_hash", "base_hash")  # settings 
 def settings_by_name(run: FinishedRun) -> dict[str, Any]:
     """Return all settings that the results of a run depend on except its seed, as numbers and words.
 
-    Those of the method are called `method.rho`, those of local training `client.lr`, those of the partition scheme
-    `partition.alpha`, those of an adapter `adapter.r`, those of guard and attack `guard.bound` and `attack.kind`. None
-    stands for a value that is not used, such as no clipping.
+    A setting of the method has a name such as `method.rho`, one of local training `client.lr`, of the partition scheme
+    `partition.alpha`, of an adapter `adapter.r`, of the guard `guard.bound`, of the attack `attack.kind`. The value
+    None means that a setting is not used, such as clipping.
     """
     settings = run.settings
     values = _prefixed("method", settings["method"])
@@ -43,9 +43,9 @@ def settings_of_all(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
     """Return the settings of each run by name, with only the names that are needed to distinguish the runs.
 
     The number of parameters is left out if the class of the model determines it. The layers of the model are included
-    if nothing else distinguishes two runs, and then only those that differ. A hash is included if nothing else
-    distinguishes two runs of one seed: hashes depend on the seed, so they differ between runs that belong together, and
-    only a partition, model or data set that was made by hand has no other name.
+    if nothing else distinguishes two runs, and then only those that differ. A hash is included only if nothing else
+    distinguishes two runs of one seed, as for a partition, model or data set that was made by hand. In other cases
+    hashes are left out, because they depend on the seed and would separate the runs of one row.
     """
     tables = [settings_by_name(run) for run in runs]
     sizes = {(table["model"], table.get("parameters")) for table in tables}

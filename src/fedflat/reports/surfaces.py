@@ -31,7 +31,7 @@ PLAIN = STYLE | {"axes.grid": False}
 
 @dataclass(frozen=True)
 class Scale:
-    """The range of losses of all surfaces, which they share as their scale."""
+    """The scale of losses that all surfaces share."""
 
     lowest: float
     highest: float  # greater than `lowest`
@@ -48,12 +48,12 @@ class Scale:
 
     @property
     def logarithmic_low(self) -> float:
-        """The lower end of a logarithmic scale."""
+        """The lower end of a logarithmic scale of these losses."""
         return max(self.lowest, self.highest * 10.0**-DECADES)
 
     @property
     def low(self) -> float:
-        """The lower end of this scale."""
+        """The lower end of the scale."""
         return self.logarithmic_low if self.logarithmic else self.lowest
 
     @property
@@ -67,7 +67,7 @@ class Scale:
 def contours(surfaces: Sequence[Surface]) -> str:
     """Draw contours side by side with the same levels, colours and axes, as SVG."""
     scale = Scale.shared(surfaces)
-    colours = (LogNorm if scale.logarithmic else Normalize)(scale.low, scale.highest)  # of the losses
+    colours = (LogNorm if scale.logarithmic else Normalize)(scale.low, scale.highest)  # from loss to colour
     across = sum(surface.label == surfaces[0].label for surface in surfaces)  # a row for each method
     with rc_context(PLAIN):
         figure, panels = _panels(surfaces, across if 1 < across <= 4 else PANELS_ACROSS)
@@ -89,7 +89,10 @@ def contours(surfaces: Sequence[Surface]) -> str:
 
 
 def profiles(surfaces: Sequence[Surface]) -> str | None:
-    """Draw losses along the first direction as SVG, a panel each for global and local models; None without any."""
+    """Draw losses along the first direction as SVG, in one panel for global and one for local models.
+
+    None if no surface has a profile.
+    """
     # A surface with random directions has one model, in its centre.
     shown = [surface for surface in surfaces if len(surface.y) == 1 or len(surface.marks) == 1]
     groups = [[surface for surface in shown if _is_local(surface) == local] for local in (False, True)]
@@ -138,7 +141,7 @@ def write_landscape(
 
     The page loads nothing and can be read without its script. Figures without data are left out.
 
-    Raises InputError if they cannot be written.
+    Raises InputError if the files cannot be written.
     """
     planes, titles = [surface for surface in surfaces if len(surface.y) > 1], dict[str, list[str]]()
     pictures: list[Surface | FeatureMap] = [*surfaces, *maps]
@@ -221,7 +224,7 @@ def _is_local(surface: Surface) -> bool:
 
 
 def _draw_profile(axes: Axes, surface: Surface, place: int, group: Sequence[Surface], scale: Scale) -> None:
-    """Draw a line in the colour of its method; the clients of a method differ by dashes."""
+    """Draw the profile of a surface in the colour of its method; clients of one method have different dashes."""
     of_method = [other.part for other in group if other.label == surface.label]
     number = of_method.index(surface.part)
     label = surface.title if _is_local(surface) else surface.label

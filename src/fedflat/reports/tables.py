@@ -28,8 +28,8 @@ LATEX = {
 def headline(comparison: ComparisonData) -> str:
     """Return a report's first sentence: which method is ahead of the baseline, by how much, and how certainly.
 
-    A method is certainly ahead if the 95 % interval of its difference is above zero. Intervals are not
-    corrected for multiple comparisons: of forty methods as good as the baseline, about one is above zero by chance.
+    A method is certainly ahead if the 95 % interval of its difference is above zero. Intervals are not corrected for
+    multiple comparisons: of forty methods as good as the baseline, about one has an interval above zero by chance.
     """
     rows = {row.label: row.difference for row in comparison.rows if row.difference is not None}
     accuracy = "test accuracy" + (", chosen on the test set," if comparison.protocol == "best-test" else "")
@@ -72,13 +72,13 @@ def _seeds(n: int) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Join names for a sentence; after the first `NAMED` only the number of the others."""
+    """Join names for a sentence; after the first `NAMED` names, only the number of further names is given."""
     shown = [*names[:NAMED], *([f"{len(names) - NAMED} more"] if len(names) > NAMED else [])]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def tables(comparison: ComparisonData) -> list[Table]:
-    """Return the comparison for a console, a paper's other numbers if there are any, and the cost of each target."""
+    """Return tables for a console: the comparison, a paper's other numbers if it has any, and the cost of targets."""
     shown, first = [_table(comparison, columns(comparison), caption(comparison))], "the paper's other numbers"
     if rows := [(title, *cells) for title, cells in published_lines(comparison).items()]:
         shown.append(text_table((first, *(row.label for row in comparison.rows)), rows, (first,)))
@@ -87,7 +87,7 @@ def tables(comparison: ComparisonData) -> list[Table]:
 
 
 def flatness_table(flatness_of: Mapping[str, Flatness]) -> Table:
-    """Return a table with a row per run and a column per number; those of single layers (with a slash) are left out."""
+    """Return a table with a row per run and a column per value, without the values of single layers (with a slash)."""
     names = dict.fromkeys(name for flatness in flatness_of.values() for name in flatness if "/" not in name)
     titles = ("run", *map(measure_title, names))
     rows = [
@@ -105,14 +105,14 @@ def _table(comparison: ComparisonData, cells: list[Column], caption: str | None 
 
 
 def environment() -> Environment:
-    """Return the templates of this package, which escape all values."""
+    """Return the environment with the templates of this package; it escapes all values."""
     return Environment(loader=PackageLoader("fedflat.reports"), autoescape=True, undefined=StrictUndefined)
 
 
 def latex_table(comparison: ComparisonData, chosen: Sequence[str] | None = None) -> str:
-    """Return the table as a `tabular` with booktabs' rules; bold as on the page, the caption as a comment.
+    """Return the table as a `tabular` with booktabs' rules; the best is bold, and the caption is a comment.
 
-    chosen: titles of the columns besides the method; default all but rounds to a target that was not asked for.
+    chosen: titles of the columns besides the method; by default all, but "rounds to" only for given targets.
     Raises InputError for a column that the table does not have.
     """
     shown = _chosen_columns(comparison, chosen)

@@ -1,4 +1,4 @@
-"""Literal texts and tables of them for a console."""
+"""Texts for a console that are shown without markup, and tables of such texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the metrics of rounds to tools for following runs: CSV, TensorBoard, Weights & Biases, MLflow."""
+"""Writes the metrics of rounds to tracking tools: CSV files, TensorBoard, Weights & Biases, MLflow."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
 
 
 class TrackingObserver(RunObserver, AbstractContextManager["TrackingObserver"]):
-    """Writes every round of every run to tools.
+    """Writes every round of every run to tracking tools.
 
     When a run is resumed, earlier rounds that a tool lacks are written from the run's folder, and no round is written
-    twice. If a tool fails, it is dropped with a warning and the run continues; if it cannot begin, that is an
-    InputError.
+    twice. A tool that cannot begin raises InputError. A tool that fails later is dropped with a warning, and the run
+    continues.
     """
 
     def __init__(self, names: Sequence[str], root: Path, directory_of: Callable[[RunSpec], RunDirectory]) -> None:

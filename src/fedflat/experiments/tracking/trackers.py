@@ -1,4 +1,4 @@
-"""The tools that runs are written to: their common interface, CSV files, TensorBoard, Weights & Biases, and MLflow."""
+"""The tracking tools: their common interface, CSV files, TensorBoard, Weights & Biases, and MLflow."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from ..spec import RunSpec
 
 STATE = "tracking.json"
 TOOL, METRICS, SUMMARY = "csv", "metrics.csv", "summary.csv"
-MOST = 2**28  # bytes of a file that is read
+MOST = 2**28  # most bytes of a file that is read
 AGAIN = "resuming with --track csv writes it again"
-AT_ONCE = 100  # parameters that servers accept in one call
-LONGEST = 500  # characters of a parameter that older servers accept
+AT_ONCE = 100  # most parameters that MLflow servers accept in one call
+LONGEST = 500  # most characters of a parameter that older MLflow servers accept
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run that is written to a tool, and the state that its trackers keep."""
+    """A run that is written to tracking tools, and the state that its trackers keep."""
 
     spec: RunSpec
     directory: RunDirectory
     root: Path  # the folder of the run, or of the study that it belongs to
 
     def kept_name(self, tool: str) -> str:
-        """Return a name that no other run of the study has; it is kept when the run gets more rounds."""
+        """Return a name that no other run of the study has, and that stays the same when the run gets more rounds."""
         kept = self.state(tool).get("digest")
         digest = kept if isinstance(kept, str) and kept.isalnum() else self.spec.digest()
         self.keep(tool, {"digest": digest})
@@ -71,7 +71,7 @@ def kept_states(folder: Path) -> dict[str, Any]:
 class Tracker(ABC):
     """One run in one tool. A step is the number of a round, from 0; each is written once, in rising order."""
 
-    package: ClassVar[str] = ""  # the package that it imports
+    package: ClassVar[str] = ""  # the package that the tracker imports
     extra: ClassVar[str] = ""  # the extra of fedflat that installs it
 
     def __init__(self, run: TrackedRun) -> None:
@@ -94,9 +94,8 @@ class Tracker(ABC):
 class CsvTracker(Tracker):
     """Files metrics.csv and summary.csv in the run's folder.
 
-    The first has a row for each round and a column for each metric; cells of rounds without the metric are empty.
-
-    When the run is resumed, it is rewritten from the metrics in the checkpoint, which repairs any damage.
+    metrics.csv has a row for each round and a column for each metric; cells of rounds without the metric are empty.
+    When the run is resumed, metrics.csv is rewritten from the metrics in the checkpoint, which repairs any damage.
     """
 
     def __init__(self, run: TrackedRun) -> None:
@@ -134,8 +133,8 @@ class CsvTracker(Tracker):
 def check_csv(folder: Path) -> dict[str, str]:
     """Check the files of a CSV tracker in a run's folder; return the problem of each, or "".
 
-    Only a run that was tracked to its end is checked; otherwise the files are rewritten when it is resumed. Raises
-    InputError if the file with the digests is damaged.
+    Only a run that was tracked to its end is checked; the files of any other run are rewritten when it is resumed.
+    Raises InputError if the file with the digests is damaged.
     """
     digests = kept_states(folder).get(TOOL)
     if digests:
@@ -147,9 +146,10 @@ def check_csv(folder: Path) -> dict[str, str]:
 
 
 class TensorBoardTracker(Tracker):
-    """Event files in `tensorboard/` of the folder, a subfolder for each run: metrics as scalars, settings as a text.
+    """Event files of TensorBoard: metrics as scalars, settings as a text.
 
-    TensorBoard's own writer is used, which needs no TensorFlow.
+    They are in `tensorboard/` in the folder of the run or study, in a subfolder for each run. TensorBoard's own writer
+    is used, which needs no TensorFlow.
     """
 
     package, extra = "tensorboard", "tensorboard"
@@ -212,10 +212,10 @@ def _text(tag: str, text: str) -> Any:
 
 
 class WandbTracker(Tracker):
-    """A run of Weights & Biases, online or, with WANDB_MODE=offline, in `wandb/` of the folder.
+    """A run of Weights & Biases, online or, with WANDB_MODE=offline, in `wandb/` in the folder of the run or its study.
 
-    The tool's own variables, such as WANDB_PROJECT, apply. The run's identifier and the next step are kept in its
-    folder, because an offline run does not know the steps that were logged before.
+    The environment variables of the tool, such as WANDB_PROJECT, apply. The identifier and the next step are kept in
+    the run's folder, because an offline run does not know the steps that were logged before.
     """
 
     package = extra = "wandb"
@@ -253,11 +253,10 @@ class WandbTracker(Tracker):
 
 
 class MlflowTracker(Tracker):
-    """A run of MLflow, on the server of MLFLOW_TRACKING_URI, or in `mlflow.db` of the folder.
+    """A run of MLflow, on the server MLFLOW_TRACKING_URI or in the file `mlflow.db` in the folder of the run or study.
 
-    Its experiment is that of MLFLOW_EXPERIMENT_NAME, by default named after the folder.
-
-    The identifier of the run is kept in its folder; MLflow knows the logged steps.
+    The name of the experiment is MLFLOW_EXPERIMENT_NAME, by default the name of that folder. The identifier is kept in
+    the run's folder; MLflow knows the logged steps.
     """
 
     package = extra = "mlflow"
@@ -306,5 +305,5 @@ class MlflowTracker(Tracker):
 
 
 def _address(run: TrackedRun) -> str:
-    """Return the address of MLflow: the user's MLFLOW_TRACKING_URI, or a database in the folder."""
+    """Return the address of MLflow: MLFLOW_TRACKING_URI, or a database in the folder of the run or study."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(run.root / 'mlflow.db').resolve()}"
