@@ -29,16 +29,17 @@ MISSPELT = 0.73  # similarity in [0, 1] from which a method is taken for a missp
 
 
 class Callback:
-    """Base class whose methods, called during a run, do nothing.
+    """Base class of callbacks. Its methods are called during a run and do nothing.
 
-    An error in a method ends the run with that error; the round before it is complete. With several ranks, only the
-    first one calls them.
+    An error in a method ends the run with that error; the round before it is complete. With several ranks, only rank 0
+    calls the methods.
     """
 
     def should_stop(self, history: History) -> bool:
-        """Tell whether the run ends after the rounds of `history`, the metrics of each one.
+        """Tell whether to end the run; `history` has the metrics of each completed round.
 
-        Called before every round, also the first round after resuming, so the answer should depend on `history` alone.
+        This is called before every round, also before the first round after resuming, so the answer should depend on
+        `history` alone.
         """
         return False
 
@@ -53,8 +54,8 @@ class Callback:
 class EarlyStopping(Callback):
     """Ends a run when a metric has not improved for `patience` evaluations.
 
-    A value is an improvement if it is better than the best so far by more than `min_delta`. Lower losses are better,
-    and higher values of every other metric.
+    A value is an improvement if it is better than the best so far by more than `min_delta`. Metrics whose names end in
+    `loss` are better when lower, all other metrics when higher.
     """
 
     metric: str = "validation_accuracy"  # rounds without it do not count
@@ -89,9 +90,9 @@ class BestModel(Callback):
     """
 
     def __init__(self, path: str | Path | None = None, metric: str = "validation_accuracy") -> None:
-        """Watch `metric`. path: a safetensors file that the parameters are also written to, by name; it is overwritten.
+        """Watch `metric`. path: a safetensors file for the parameters, by name; an old file is overwritten.
 
-        Lower losses are better, and higher values of every other metric.
+        Metrics whose names end in `loss` are better when lower, all other metrics when higher.
         """
         self.path, self.metric = None if path is None else Path(path), metric
         self.t: int | None = None  # the round, from 0
