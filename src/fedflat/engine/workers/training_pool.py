@@ -37,7 +37,7 @@ class Workers:
     """
 
     def __init__(self, executor: Callable[[], Executor], number: int | Literal["auto"], device: torch.device) -> None:
-        """Use at most `number` processes; `auto` is the number of torch's threads, after `WORTH_STARTING` seconds."""
+        """Use at most `number` processes; for `auto`, as many as torch's threads, after `WORTH_STARTING` seconds."""
         self._executor, self._auto = executor, number == "auto"
         possible = device.type == "cpu" and os.name == "posix"
         self.number = number if number != "auto" else torch.get_num_threads() if possible else 1
