@@ -85,8 +85,8 @@ class EarlyStopping(Callback):
 class BestModel(Callback):
     """Keeps the parameters of the model after the best round by a metric, the first one on a tie.
 
-    A resumed run compares with all earlier rounds. If one of them stays the best, its model is in the file `path`, if
-    that is set, and `parameters` stays None.
+    A resumed run compares with all earlier rounds. If an earlier round stays the best, `parameters` stays None; the
+    model of that round is in the file `path`, if a path is set.
     """
 
     def __init__(self, path: str | Path | None = None, metric: str = "validation_accuracy") -> None:
@@ -153,7 +153,7 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
 
 
 def _check_callback_class(cls: type[Callback]) -> None:
-    """Raise InputError for a hook with other arguments, and for a method whose name is almost that of a hook."""
+    """Raise InputError for a hook with wrong arguments, and for a method whose name is almost that of a hook."""
     for hook in HOOKS:
         check_hook(cls, Callback, hook)
     missing = [hook for hook in HOOKS if getattr(cls, hook) is getattr(Callback, hook)]

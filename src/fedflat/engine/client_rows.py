@@ -146,7 +146,7 @@ class Rows(ABC):
         """Ignore the writes so far, whether they failed or not."""
 
     def close(self) -> None:  # noqa: B027
-        """Free the rows' resources outside of memory."""
+        """Close the file and end the thread, if the rows have them."""
 
 
 class MemoryRows(Rows):

@@ -178,7 +178,7 @@ class CohortResult:
 
 
 class Trainer(Protocol):
-    """Trains the chunks of a cohort, in this process or in others."""
+    """Trains the chunks of a cohort, in this process or in other processes."""
 
     @property
     def executor(self) -> Executor:

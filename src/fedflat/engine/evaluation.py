@@ -103,7 +103,7 @@ class OwnModels:
         return np.array([score.accuracy for score in self._evaluations(holdings)])
 
     def _evaluations(self, holdings: Holdings) -> list[Evaluation]:
-        """Evaluate each client's model on its samples in `holdings`; clients without any are left out."""
+        """Evaluate each client's model on the client's samples in `holdings`; clients without samples are left out."""
         parts = holdings.parts()
         with_samples = [i for i in self.clients if len(parts[i])]
         if not with_samples:

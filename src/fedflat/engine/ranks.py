@@ -153,7 +153,7 @@ class Ranks:
         yield None
 
     def _requested_rows(self, store: ClientStore, field: str, clients: Index) -> Tensor:
-        """Request one field of `clients` from all ranks, on rank 0, and return it, (c, width)."""
+        """Request, as rank 0, one field of `clients` from all ranks; return the field, (c, width)."""
         self.first({"field": field, "clients": clients.tolist()})
         return self._rows(store, field, clients)
 

@@ -109,8 +109,9 @@ class Run:
     def save(self, folder: str | Path) -> None:
         """Write metrics, model, summary and measures into a new folder, which `fedflat.load_run` and reports read.
 
-        For a module of your own only the parameters are saved: `fedflat.load_run(folder).load_into(module)` loads them
-        into another module. Data are not saved, so the run can be neither continued nor measured.
+        For a model that was given as a module, only the parameters are saved:
+        `fedflat.load_run(folder).load_into(module)` loads them into another module. Data are not saved, so the run can
+        be neither continued nor measured.
 
         Raises InputError if the folder holds anything or cannot be written.
         """

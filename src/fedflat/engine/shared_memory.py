@@ -30,7 +30,7 @@ class SharedMemory:
     """
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
-        """Map new memory, or that of another process by its inherited file `descriptor`."""
+        """Map new memory or, with an inherited file `descriptor`, the memory of another process."""
         self.descriptor = _anonymous_file(size) if descriptor is None else descriptor
         self._bytes = torch.frombuffer(mmap.mmap(self.descriptor, size), dtype=torch.uint8)
         if descriptor is None:  # tensors in the memory need its pages, not the file
@@ -52,7 +52,7 @@ class TensorAllocator:
         self.size = 0  # bytes allocated so far
 
     def __call__(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return the next tensor, aligned."""
+        """Return the next tensor, at an aligned address."""
         start = self.size
         self.size += -(-prod(shape) * dtype.itemsize // ALIGNED) * ALIGNED
         if self._memory is None:

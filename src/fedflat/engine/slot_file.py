@@ -172,7 +172,7 @@ class SlotFile:
         self._next = NONE
 
     def close(self) -> None:
-        """Free the file and its lock."""
+        """Close the file and release its lock."""
         self._closed()
 
     @classmethod

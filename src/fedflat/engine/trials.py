@@ -160,7 +160,7 @@ def _executors(device: torch.device) -> list[str]:
 
 
 def _dense_agreement(name: str, device: torch.device) -> tuple[str, bool]:
-    """Compare executors on a small dense network; steps are compiled for one method only, since that takes seconds."""
+    """Compare executors on a small dense network; only one method has compiled steps, since compiling takes seconds."""
     names = [executor for executor in _executors(device) if executor != "compiled" or name == METHODS[1]]
     return _agreement(names, device, lambda executor, where: simulation(find(name)(), executor, str(where)))
 

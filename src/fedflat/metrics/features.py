@@ -82,8 +82,8 @@ def penultimate_features(
 ) -> Tensor:
     """Compute the input (n, features) of the last linear layer of the model `w` (d,) for stored samples `x`.
 
-    x: (n, *shape). The model is in evaluation mode; `prepare` turns stored samples into its input. Raises InputError
-    if the outputs of the last linear layer are not the scores of the classes.
+    x: (n, *shape). The model is in evaluation mode; `prepare` turns stored samples into the model's input. Raises
+    InputError if the outputs of the last linear layer are not the scores of the classes.
     """
     features: list[Tensor] = []
     layers = [layer for layer in objective.module.modules() if isinstance(layer, nn.Linear)]

@@ -84,7 +84,7 @@ def noise_for(epsilon_wanted: float, delta: float, rate: float, rounds: int) -> 
 
 
 def _check_resolved(rounds: int, delta: float) -> None:
-    """Raise InputError where the rounding errors of the composed rounds are not small against `delta`."""
+    """Raise InputError if the rounding errors of the composition of rounds are not small compared with `delta`."""
     if rounds > MOST_ROUNDS:
         raise InputError(f"privacy: the cost of {rounds} rounds cannot be computed; set at most {MOST_ROUNDS}")
     if delta < (least := max(rounds, 10) * RESOLUTION):

@@ -153,7 +153,7 @@ class Batches:
         return np.where(exists, self.data.held(starts[:, None, None] + mine), -1)
 
     def _orders(self, t: int, clients: Index, sizes: Index, epochs: int) -> Index:
-        """Return the order of each client's samples (c, epochs, n), n the most samples."""
+        """Return an order of each client's samples in each epoch, (c, epochs, n); n is the most samples of a client."""
         place = np.arange(sizes.max())
         if self.client.batch_size is None:
             return np.broadcast_to(place, (len(clients), epochs, len(place)))

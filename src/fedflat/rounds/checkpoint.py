@@ -63,7 +63,7 @@ class DamagedError(InputError):
 
 
 def path_of(folder: Path, t: int) -> Path:
-    """Return the path of the state after `t` rounds in `folder`."""
+    """Return the path of the checkpoint after `t` rounds in `folder`."""
     return folder / f"round-{t:06d}.safetensors"
 
 
@@ -96,7 +96,7 @@ def retire(folder: Path, newest: int, kept: int = KEPT) -> None:
 def save(path: Path, tensors: Mapping[str, Tensor | Stream], meta: dict[str, Any]) -> None:
     """Write `tensors` and the JSON-able `meta` to `path`, atomically. Raises InputError if it cannot be written.
 
-    Only its owner can read the file, as clients' records reveal something of their gradients.
+    Only the owner can read the file, because clients' records reveal something of the clients' gradients.
     """
     text = json.dumps({"format": FORMAT, **meta})
     write_atomically(path, lambda temporary: _write(temporary, tensors, {"fedflat": text}), private=True)

@@ -31,7 +31,7 @@ class Checksums:
     required: bool = False
 
     def write(self, name: str, write: Callable[[Path], object]) -> None:
-        """Write the file `name` as `write_atomically` does."""
+        """Write the file `name` as `write_atomically` does, and its digest."""
         known = self._read()
 
         def write_and_digest(temporary: Path) -> None:
@@ -121,7 +121,7 @@ CONTENT, SHA256 = "content", "sha256"
 
 
 def write_checked(path: Path, content: Any, private: bool = False) -> None:
-    """Write the JSON-able `content` atomically; a `private` file can be read by its owner alone. Raises InputError."""
+    """Write the JSON-able `content` atomically, or raise InputError; only the owner can read a `private` file."""
     text = json.dumps({CONTENT: content, SHA256: _digest(content)}, indent=2) + "\n"
     write_atomically(path, lambda temporary: temporary.write_text(text), private)
 

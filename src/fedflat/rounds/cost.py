@@ -39,7 +39,7 @@ def method_cost(method: Method, d: int) -> MethodCost:
 
 
 def compared_messages(with_adapter: float, full: float) -> str:
-    """Describe the bytes that a client sends in a round, and their share of full fine-tuning."""
+    """Describe the bytes that a client sends in a round, and their share of the bytes of full fine-tuning."""
     share = f", {100 * with_adapter / full:.2g} % of the {full / 1e6:,.3g} MB of full fine-tuning" if full else ""
     return f"{with_adapter / 1e6:,.3g} MB{share}"
 
@@ -60,12 +60,12 @@ def vector_cost(method: Method) -> VectorCost:
 
 
 def gradients_per_step(method: Method) -> int:
-    """Count the minibatch gradients of one local step, by taking one."""
+    """Count the minibatch gradients of one local step, by taking a trial step."""
     return _trial(method).per_step
 
 
 def full_passes_per_round(method: Method) -> int:
-    """Count the gradients on all of a client's samples in one round, by computing one."""
+    """Count the gradients on all of a client's samples in one round, by computing a trial round."""
     return _trial(method).full
 
 

@@ -55,7 +55,7 @@ USUAL = Grid(places=2, step=36)
 
 
 def grid_of(dtype: torch.dtype) -> Grid:
-    """Return the grid for sums of numbers of a precision."""
+    """Return the grid for sums of numbers of type `dtype`."""
     return GRIDS.get(dtype, USUAL)
 
 
@@ -114,8 +114,8 @@ class ExactSum:
     def integers(self) -> Tensor:
         """Return the sums as integer multiples of the units of their places, (places, d), int64.
 
-        For one vector they are at most half of 2**step in absolute value. Raises ValueError if one is not finite, or
-        has more than 63 bits.
+        For one vector they are at most half of 2**step in absolute value. Raises ValueError if a multiple is not
+        finite, or has more than 63 bits.
         """
         multiples = self.sums / self._units()
         if not bool((multiples.abs() < 2.0**63).all()):

@@ -44,7 +44,7 @@ class Participation(ABC):
 
 @dataclass(frozen=True)
 class Number(Participation):
-    """Exactly `number` clients, uniformly without replacement."""
+    """Exactly `number` clients, drawn uniformly without replacement."""
 
     number: int
 
@@ -58,7 +58,7 @@ class Number(Participation):
 
 @dataclass(frozen=True)
 class Share(Participation):
-    """A fixed share of all clients, rounded to at least one client, uniformly without replacement."""
+    """A fixed share of all clients, rounded to at least one client, drawn uniformly without replacement."""
 
     share: float
 

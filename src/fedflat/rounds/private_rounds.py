@@ -157,7 +157,7 @@ class PrivateRounds:
     def restored(self, kept: Any, t: int, path: Path) -> Self:
         """Return private rounds that continue after `t` rounds, from the `kept` values of the checkpoint `path`.
 
-        Raises DamagedError if it has no key, InputError if the log beside it is missing or incomplete.
+        Raises DamagedError if the checkpoint has no key, InputError if the log beside it is missing or incomplete.
         """
         new = copy(self)
         if not self.is_secret:

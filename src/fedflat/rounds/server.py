@@ -80,7 +80,7 @@ class Server:
 
     @property
     def model(self) -> nn.Module:
-        """A new module with the model, in evaluation mode."""
+        """A new module with the parameters of the evaluated model, in evaluation mode."""
         module = copied(self.objective.module)
         self.objective.space.write(module, self.served)
         recompute_weights(module)
@@ -126,7 +126,7 @@ class Server:
         self.state, self.guard, self.t = state, guard, self.t + 1
 
     def report(self, metrics: Mapping[str, float]) -> None:
-        """Add the report of the last round to the history."""
+        """Add the metrics of the last round to the history."""
         self.history.append({"t": self.t - 1, **metrics})
 
     def tensors(self) -> dict[str, Tensor]:
@@ -144,7 +144,7 @@ class Server:
         """Read the server from the content of the checkpoint `path`; `restore` continues from it.
 
         Warns with a ChangedWarning, or with `strict` raises InputError, if the checkpoint was written with other
-        versions or another code of the method. Raises DamagedError if a field is missing or of another shape.
+        versions or with other code of the method. Raises DamagedError if a field is missing or of another shape.
         """
         try:
             t, history, stored = int(meta["t"]), list(meta["history"]), meta["segments"]

@@ -143,7 +143,7 @@ class TrainingPool:
         self._workers = WorkerPool(number, partial(WorkerProcess, setup, (file,)), ATTEMPTS)
 
     def start(self, number: int) -> None:
-        """Start up to `number` workers and wait until one is ready. Raises the error if none can be set up."""
+        """Start up to `number` workers and wait until one is ready. Raises the error of the setup if it fails."""
         self._workers.start(number)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ CHECK_INTERVAL = 1.0  # seconds between checks whether a worker is suspended
 
 
 class WorkerError(RuntimeError):
-    """A worker process has ended and is not replaced; the message says how, and which task it ran."""
+    """A worker process has ended and is not replaced; the message says how it ended, and which task it ran."""
 
 
 @dataclass(eq=False)

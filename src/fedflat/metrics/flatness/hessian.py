@@ -44,7 +44,7 @@ class Hessian:
         return total.reshape(v.shape)
 
     def _graphs(self) -> Iterator[tuple[float, Tensor, Tensor]]:
-        """Yield for each chunk of samples its share of all, w, and the gradient at w with its graph."""
+        """Yield for each chunk of samples the chunk's share of all samples, w, and the gradient at w with its graph."""
         for some in torch.split(self.landscape.samples, self._chunk):
             batch = self.landscape.batch(some)
             w = self.w.clone().requires_grad_()

@@ -20,7 +20,7 @@ Kind = Literal["interval", "residual"]  # half of a 95 % interval, or a bound on
 
 @dataclass(frozen=True)
 class Measured:
-    """A number and its error; an exact number has none."""
+    """A value and its error; an exact value has no error."""
 
     value: float
     error: float | None = None  # in the unit of the value
@@ -34,7 +34,7 @@ class Measured:
 
     @property
     def subset(self) -> str:
-        """` (2,000 of 50,000)`, the samples used of all; empty if all were used."""
+        """The samples used, as in ` (2,000 of 50,000)`; empty if all were used."""
         return "" if self.samples is None else f" ({self.samples[0]:,} of {self.samples[1]:,})"
 
 

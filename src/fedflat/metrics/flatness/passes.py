@@ -27,7 +27,7 @@ def gradient_with_graph(objective: Objective, w: Tensor, batch: Batch) -> Tensor
 
 
 def hessian_products(gradient: Tensor, w: Tensor, vectors: Tensor, keep: bool) -> Tensor:
-    """Multiply the Hessian with `vectors` (k, d) in one pass through the graph of `gradient`; `keep` retains it."""
+    """Multiply the Hessian with `vectors` (k, d), in a pass through the graph of `gradient`; `keep` keeps the graph."""
     if not gradient.requires_grad:  # it does not depend on w
         return torch.zeros_like(vectors)
     one = len(vectors) == 1
@@ -70,7 +70,7 @@ class Footprint:
 
     @cached_property
     def _graph_and_product(self) -> tuple[float, float]:
-        """Bytes per sample in a graph, and in a graph and a product that keeps it."""
+        """Bytes per sample in a graph, and in a graph together with a product that keeps the graph."""
         graph = _growth(self._graph)
         return graph[-1], max(graph + _growth(self._product))
 

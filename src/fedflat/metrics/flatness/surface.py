@@ -94,7 +94,7 @@ class Surface:
 
     @property
     def profile(self) -> Numbers:
-        """The loss along x in the middle row, (n,): y = 0 where directions are random."""
+        """The loss along x in the middle row, (n,); with random directions this is y = 0."""
         middle: Numbers = self.loss[len(self.y) // 2]
         return middle
 
