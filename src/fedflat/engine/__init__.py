@@ -1,1 +1,1 @@
-"""Runs a method on a federation that lives on one machine."""
+"""Simulation of a federation: the data of all clients are on this machine."""

@@ -29,16 +29,17 @@ MISSPELT = 0.73  # similarity in [0, 1] from which a method is taken for a missp
 
 
 class Callback:
-    """Base class whose methods, called during a run, do nothing.
+    """Base class of callbacks. Its methods are called during a run and do nothing.
 
-    An error in a method ends the run with that error; the round before it is complete. With several ranks, only the
-    first one calls them.
+    An error in a method ends the run with that error; the round before it is complete. With several ranks, only rank 0
+    calls the methods.
     """
 
     def should_stop(self, history: History) -> bool:
-        """Tell whether the run ends after the rounds of `history`, the metrics of each one.
+        """Tell whether to end the run; `history` has the metrics of each completed round.
 
-        Called before every round, also the first round after resuming, so the answer should depend on `history` alone.
+        This is called before every round, also before the first round after resuming, so the answer should depend on
+        `history` alone.
         """
         return False
 
@@ -53,8 +54,8 @@ class Callback:
 class EarlyStopping(Callback):
     """Ends a run when a metric has not improved for `patience` evaluations.
 
-    A value is an improvement if it is better than the best so far by more than `min_delta`. Lower losses are better,
-    and higher values of every other metric.
+    A value is an improvement if it is better than the best so far by more than `min_delta`. Metrics whose names end in
+    `loss` are better when lower, all other metrics when higher.
     """
 
     metric: str = "validation_accuracy"  # rounds without it do not count
@@ -84,14 +85,14 @@ class EarlyStopping(Callback):
 class BestModel(Callback):
     """Keeps the parameters of the model after the best round by a metric, the first one on a tie.
 
-    A resumed run compares with all earlier rounds. If one of them stays the best, its model is in the file `path`, if
-    that is set, and `parameters` stays None.
+    A resumed run compares with all earlier rounds. If an earlier round stays the best, `parameters` stays None; the
+    model of that round is in the file `path`, if a path is set.
     """
 
     def __init__(self, path: str | Path | None = None, metric: str = "validation_accuracy") -> None:
-        """Watch `metric`. path: a safetensors file that the parameters are also written to, by name; it is overwritten.
+        """Watch `metric`. path: a safetensors file for the parameters, by name; an old file is overwritten.
 
-        Lower losses are better, and higher values of every other metric.
+        Metrics whose names end in `loss` are better when lower, all other metrics when higher.
         """
         self.path, self.metric = None if path is None else Path(path), metric
         self.t: int | None = None  # the round, from 0
@@ -152,7 +153,7 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
 
 
 def _check_callback_class(cls: type[Callback]) -> None:
-    """Raise InputError for a hook with other arguments, and for a method whose name is almost that of a hook."""
+    """Raise InputError for a hook with wrong arguments, and for a method whose name is almost that of a hook."""
     for hook in HOOKS:
         check_hook(cls, Callback, hook)
     missing = [hook for hook in HOOKS if getattr(cls, hook) is getattr(Callback, hook)]

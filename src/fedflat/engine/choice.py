@@ -1,4 +1,4 @@
-"""The choice of the executor of a simulation: the one asked for, or the fastest with the same results."""
+"""The choice of a simulation's executor: the requested one, or the fastest of those with the same results."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .stacked import Compiled, Stacked
 log = logging.getLogger(__name__)
 EXECUTORS = {kind.__name__.lower(): kind for kind in (Sequential, Stacked, Compiled, Graphed)}
 ASKED = "asked for"
-CLEARLY = 1.5  # speed-up that overrules the rule; less may be noise, and runs should agree in their choice
+CLEARLY = 1.5  # speed-up that overrules the default; a smaller one may be noise, and equal runs should choose alike
 WORTHWHILE = 1.2  # least speed-up for compiling a step, which takes seconds
 TRIAL_STEPS = 2  # local steps of each client in a trial
-ENOUGH, MOST = 0.03, 20  # timing of an executor ends after this many seconds or repetitions, but at least two
+ENOUGH, MOST = 0.03, 20  # timing of an executor ends after this many seconds or repetitions, but not before two
 COMPILING = 60.0  # upper estimate of the seconds to compile and time a step
-LONG_TRIAL_STEPS, LONG_ENOUGH = 8, 0.3  # the same for compiling, which only long runs try
+LONG_TRIAL_STEPS, LONG_ENOUGH = 8, 0.3  # TRIAL_STEPS and ENOUGH for compiled steps, which only long runs try
 TRIAL_CLIENTS = 8  # most clients whose results are compared bit by bit
 CHECKED_SAMPLES = 4  # samples whose gradients in a stack are compared with those of single clients
 
@@ -42,7 +42,7 @@ class Choice:
 
     executor: Executor
     reason: str
-    seconds: dict[str, float] = field(default_factory=dict)  # processor time of a client's step, where it was timed
+    seconds: dict[str, float] = field(default_factory=dict)  # processor time of a client's step, by timed executor
 
     @property
     def name(self) -> str:
@@ -72,8 +72,8 @@ def check_name(name: str, randomness_of: Randomness, device: torch.device) -> No
 def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index, steps: float) -> Choice:
     """Return the executor called `name`; for `auto`, the faster one on the first steps of `cohort` (c,).
 
-    steps: of all clients in the run, which decide whether compiling pays. CUDA graphs, and compiling for a GPU, are
-    used only if they are asked for: our tests have not run them there.
+    steps: the number of local steps of all clients in the run; it decides whether compiling saves time. CUDA graphs,
+    and compiling for a GPU, are used only on request, because the tests have not run them on a GPU.
     """
     one = make(Sequential)
     if name != "auto":
@@ -106,7 +106,7 @@ def _one_at_a_time(one: Executor, many: Executor, cohort: Index) -> str:
 
 
 def _compiled(choice: Choice, make: Callable[[type[Executor]], Executor], cohort: Index) -> Choice:
-    """Return `choice`, which is stacked, or the same steps compiled if that is worthwhile."""
+    """Return the stacked `choice`, or the compiled executor if a trial shows that compiling is worthwhile."""
     many, compiled = choice.executor, make(Compiled)
     try:
         seconds = choice.seconds | _step_times((many, compiled), cohort, LONG_TRIAL_STEPS, LONG_ENOUGH)
@@ -126,10 +126,10 @@ def _in_a_line(error: Exception) -> str:
 def agreed(
     ranks: Ranks, make: Callable[[type[Executor]], Executor], cohort: Index, chosen: Callable[[], Choice]
 ) -> Choice:
-    """Return the executor that rank 0 has `chosen`, on all ranks; without ranks, that of this process.
+    """Return on all ranks the choice that `chosen` makes on rank 0; without ranks, the choice of this process.
 
-    The number of ranks determines which clients share a stack. If that changes the bits of a client's result, a choice
-    by `auto` is replaced, and the reason of an executor that was asked for states it.
+    The number of ranks determines which clients share a stack. If the stack changes the bits of a client's result, a
+    choice by `auto` is replaced by the sequential executor; for a requested executor, the reason says so.
     """
     if ranks.alone:
         return chosen()
@@ -148,7 +148,7 @@ def agreed(
 
 
 def _faster(one: Executor, many: Executor, cohort: Index) -> Choice:
-    """Return the faster of one client at a time and many at once, timed on the first steps of `cohort` (c,).
+    """Return the faster of `one` (one client at a time) and `many` (a stack), timed on first steps of `cohort` (c,).
 
     By default, models with convolutions or adapters train one client at a time: stacked convolutions become grouped
     convolutions, which are slower, and the base of adapters is large. Other models are stacked. A trial overrules this
@@ -166,9 +166,9 @@ def _faster(one: Executor, many: Executor, cohort: Index) -> Choice:
 def _step_times(
     executors: Sequence[Executor], cohort: Index, steps: int = TRIAL_STEPS, enough: float = ENOUGH
 ) -> dict[str, float]:
-    """Measure the seconds of a client's step by executor: the shortest of several trials in turns, after a warm-up.
+    """Measure the seconds of a client's step with each executor: the shortest of several trials, after a warm-up.
 
-    Processor time is measured, which other processes disturb less than wall-clock time.
+    The executors take turns. Processor time is measured, because other processes disturb it less than wall-clock time.
     """
     trials = [Trial(executor, cohort, steps) for executor in executors]
     times: list[list[float]] = []
@@ -182,7 +182,10 @@ def _step_times(
 
 
 class Trial:
-    """The first steps from the initial model of the clients with most steps, as many as an executor runs at once."""
+    """A trial of an executor: the first local steps of as many clients as it runs at once, from the initial model.
+
+    The clients are those with the most steps in the cohort.
+    """
 
     def __init__(self, executor: Executor, cohort: Index, steps: int = TRIAL_STEPS) -> None:
         """Prepare everything but local training, which `run` does; `cohort` is (c,)."""
@@ -217,8 +220,8 @@ def _gpu_clock() -> float:
 def stands_alone(executor: Executor, cohort: Index) -> bool:
     """Tell whether a client's result has the same bits in any stack, by a trial with clients of `cohort` (c,).
 
-    This depends on the functions in a model: torch uses other kernels for the last elements of a tensor than for
-    the rest, and for a single product than for several, and these kernels may round differently.
+    This depends on the functions in a model. Torch uses different kernels for the last elements of a tensor and for the
+    rest, and for a single matrix product and for several. These kernels may round differently.
     """
     clients = executor.batches.longest_first(0, cohort)[: min(executor.chunk, TRIAL_CLIENTS)]
     together = Trial(executor, clients).run()
@@ -229,7 +232,7 @@ def stands_alone(executor: Executor, cohort: Index) -> bool:
 
 
 def check_stack(one: Executor) -> None:
-    """Raise StackingError if a stack of two clients has other gradients than single clients, or none."""
+    """Raise StackingError unless gradients can be computed in a stack of clients and equal those of single clients."""
     objective, data = one.objective, one.batches.data
     for layer in objective.module.modules():
         has_padding = getattr(layer, "padding_idx", None) is not None and not isinstance(layer, nn.Embedding)
@@ -252,7 +255,7 @@ def check_stack(one: Executor) -> None:
 
 
 def _gradient(objective: Objective, w: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """Compute the same as `Objective.gradient`, in the precision of the model."""
+    """Compute the gradient as `Objective.gradient` does, but always in the precision of the model."""
     w = w.detach().requires_grad_()
     with torch.enable_grad():
         gradient: torch.Tensor = torch.autograd.grad(objective.loss(w, batch).sum(), w)[0]
@@ -260,6 +263,6 @@ def _gradient(objective: Objective, w: torch.Tensor, batch: Batch) -> torch.Tens
 
 
 def _close(a: torch.Tensor, b: torch.Tensor, objective: Objective) -> bool:
-    """Tell whether two gradients agree up to the rounding of the coarsest parameters."""
+    """Tell whether two gradients agree up to the rounding of the parameters with the lowest precision."""
     floating = [p.dtype for p in objective.module.parameters() if p.is_floating_point()]
     return close(a, b, max(torch.finfo(dtype).eps for dtype in floating) ** 0.4)

@@ -27,17 +27,17 @@ WRITES_BEHIND = 2  # chunks that may wait to be written while the next one train
 
 
 class SlotIndex:
-    """The slot of each client, copied on write: a record goes into a free slot, and `commit` makes it the client's.
+    """The slot of each client. A new record goes into a free slot, which `commit` makes the client's slot.
 
-    The client's earlier slot becomes free then, or, if one of the last `KEPT` checkpoints refers to it, when that
-    checkpoint is dropped. So no record is lost if a round fails or the process is killed. This needs space for the
-    records written during `KEPT` checkpoints. The index of a million clients takes 4 MB.
+    The client's earlier slot then becomes free. If one of the last `KEPT` checkpoints refers to that slot, it stays
+    occupied until the checkpoint is dropped. So no record is lost if a round fails or the process is killed. This needs
+    space for the records written during `KEPT` checkpoints. The index of a million clients takes 4 MB.
     """
 
     def __init__(self, clients: int) -> None:
         """Make the index of `clients` clients without records."""
         self._slots: Slots = np.full(clients, ABSENT, dtype=np.int32)
-        self._free: Slots = np.empty(0, dtype=np.int32)  # ascending, so that new records are adjacent, at the front
+        self._free: Slots = np.empty(0, dtype=np.int32)  # ascending: new records are adjacent, near the start
         self.used = 0  # number of slots so far, free ones included
         # For each of the last checkpoints, oldest first, whether it refers to a slot, (slots,).
         self.held: list[Mask] = []
@@ -47,7 +47,7 @@ class SlotIndex:
     def restored(cls, slots: Slots, earlier: Sequence[Mask] = ()) -> SlotIndex:
         """Return the index of a checkpoint; its slots and those of `earlier` checkpoints are held, all others are free.
 
-        Raises InputError if it is damaged.
+        Raises InputError if the index is damaged.
         """
         index = cls(len(slots))
         index._slots = slots.copy()
@@ -114,7 +114,7 @@ class SlotIndex:
         return referred
 
     def _is_held(self, slots: Index | Slots) -> Mask:
-        """Return the mask of slots that must not be freed, among them `ABSENT`."""
+        """Return for each slot whether it must not be freed; True for `ABSENT`."""
         held = slots < 0
         for mask in self.held:
             known = (slots >= 0) & (slots < len(mask))
@@ -130,14 +130,14 @@ class Rows(ABC):
 
     @abstractmethod
     def read(self, slots: Slots) -> Tensor:
-        """Return the rows (c, width) in `slots` (c,), in memory of their own, on the device of the model."""
+        """Return the rows (c, width) in `slots` (c,), in new memory on the device of the model."""
 
     @abstractmethod
     def write(self, slots: Slots, rows: Tensor) -> None:
         """Write `rows` (c, width) into `slots` (c,); later reads return them, even before they are on disk."""
 
     def prefetch(self, slots: Slots) -> None:  # noqa: B027 (rows in memory have nothing to do)
-        """Begin to read `slots` (c,), the argument of the next `read`."""
+        """Begin to read `slots` (c,) for the next `read`."""
 
     def settle(self) -> None:  # noqa: B027
         """Wait for all writes. Raises InputError if one failed."""
@@ -146,11 +146,11 @@ class Rows(ABC):
         """Ignore the writes so far, whether they failed or not."""
 
     def close(self) -> None:  # noqa: B027
-        """Free the rows' resources outside of memory."""
+        """Close the file and end the thread, if the rows have them."""
 
 
 class MemoryRows(Rows):
-    """One matrix on the device of the model, with a row per client and those that a round stages."""
+    """Rows in one matrix on the device of the model: a row for each client, and the rows that a round stages."""
 
     def __init__(self, like: Tensor, width: int, clients: int) -> None:
         self._rows, self._clients = like.new_empty(0, width), clients

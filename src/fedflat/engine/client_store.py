@@ -21,15 +21,15 @@ from .client_rows import ABSENT, FileRows, MemoryRows, Rows, SlotIndex, Slots
 from .slot_file import Digests, SlotFile
 
 BUDGET = 2048 * 10**6  # bytes; two vectors of LeNet for 100 clients take 0.64 GB, which leaves them in memory
-CHUNKS = 5  # in memory if records are in a file: one read ahead, one in training, two to be written, one copied
-# In a checkpoint, beside the fields' names: the slot of every client (clients,) int32; for records in a file beside it
-# the key that the file must have, the digests (clients seen,) of their records in the order of the clients, and
-# the slots that earlier checkpoints refer to, a bit for each slot.
+CHUNKS = 5  # chunks in memory if records are in a file: one read ahead, one in training, two to write, one copied
+# Names of tensors in a checkpoint, besides those of the fields: the slot of every client (clients,) int32. If the
+# records are in a slot file, also the key that the file must have, the digests (clients with a record,) of the records
+# in the order of the clients, and the slots that earlier checkpoints refer to, one bit for each slot.
 SLOTS, KEY, DIGESTS, HELD = "slots", "slot-file", "digests", "held"
 
 
 def check_records(tensors: Mapping[str, Tensor | Stream], folder: Path) -> None:
-    """Raise DamagedError if a checkpoint in `folder` has a file of records that differs from what it states.
+    """Raise DamagedError if a checkpoint in `folder` refers to records that the slot file there does not have.
 
     tensors: the content of the checkpoint, from `ClientStore.tensors`.
     """
@@ -50,10 +50,10 @@ def _digests_in(tensors: Mapping[str, Tensor | Stream], records: int) -> Digests
 
 
 class ClientStore:
-    """The records of all clients between rounds; a client without a record takes no space but its index entry.
+    """The records of all clients between rounds; a client without a record takes only the space of an index entry.
 
     A round reads with `get` and writes with `stage`; `commit` makes the staged records the clients' records, `discard`
-    drops them.
+    drops the staged records.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class ClientStore:
         folder: str | Path | None = None,
         owned: Callable[[Index], NDArray[np.bool_]] = lambda clients: np.ones(len(clients), dtype=bool),
     ) -> None:
-        """`like` (d,) gives model size, dtype and device.
+        """Make a store without records; `like` (d,) gives model size, dtype and device.
 
         Records that may take more than `budget` bytes of memory are kept in a slot file in `folder`, or, without a
-        folder, in a nameless temporary file. `owned` selects the clients (c,) of this store, which takes no other
-        clients' records from a checkpoint.
+        folder, in a nameless temporary file. `owned` tells which of the clients (c,) belong to this store; it loads no
+        records of other clients from a checkpoint.
         """
         self._passing = method.client.marked("per_round")
         widths = method.client.widths(like.shape[-1], method)
@@ -77,8 +77,8 @@ class ClientStore:
         self._widths = {name: width for name, width in widths.items() if name not in self._passing}
         self._width = sum(self._widths.values())
         self._slot_bytes = self._width * like.itemsize
-        # Decided once for all clients, also those that never take part: no record moves during a run, no estimate can
-        # be wrong, and a file costs about as much as memory. Twice, because growing copies.
+        # Decided once, as if all clients had records: so no record moves during a run, and no estimate can be wrong; a
+        # file takes about as much time as memory. The factor is 2 because the matrix is copied when it grows.
         self._fits = 2 * clients * self._slot_bytes <= budget
         self._folder = None if folder is None else Path(folder).resolve()
         self._index, self._owned = SlotIndex(clients), owned
@@ -107,10 +107,10 @@ class ClientStore:
         return self._fields(self._rows.read(self._index.of(clients)))[name]
 
     def content(self, clients: Index, rows: Callable[[str, Index], Tensor]) -> dict[str, Tensor | Stream]:
-        """Return the tensors of a checkpoint without a slot file: the records of `clients` (c,), each of whom has one.
+        """Return the tensors of a checkpoint that contains the records of `clients` (c,), without a slot file.
 
-        They are the records by field, (c, width), and the row of each client of the run in them, (clients,). rows:
-        returns one field of given clients, (n, width).
+        The tensors are the fields of the records, (c, width), and for every client of the run its row in them,
+        (clients,). Each of `clients` must have a record. rows: returns one field of given clients, (n, width).
         """
         places = np.full(self._clients, ABSENT, dtype=np.int32)
         places[clients] = np.arange(len(clients))
@@ -123,7 +123,7 @@ class ClientStore:
         return {SLOTS: torch.from_numpy(places), **streams}
 
     def get(self, clients: Index, down: Record) -> Record:
-        """Return the records (c, width) of `clients`; a client's first one is made from `down` (c, d)."""
+        """Return the records (c, width) of `clients`; a client's first record is made from `down` (c, d)."""
         slots = self._index.of(clients)
         known = np.flatnonzero(slots >= 0)
         if self._rows is not None and len(known) == len(clients) and not self._passing:
@@ -138,7 +138,7 @@ class ClientStore:
         return type(first)(**{**first.tensors(), **kept})
 
     def prefetch(self, clients: Index) -> None:
-        """Begin to read the records of `clients`, the arguments of the next `get`, while other clients train."""
+        """Begin to read the records of `clients` for the next `get`, while other clients train."""
         slots = self._index.of(clients)
         if self._rows is not None and (slots >= 0).any():
             self._rows.prefetch(slots[slots >= 0])
@@ -187,16 +187,17 @@ class ClientStore:
         return {name: torch.from_numpy(x) for name, x in written.items()}
 
     def saved(self) -> None:
-        """Free slots that only older checkpoints need; call it when the checkpoint of `tensors` is in place."""
+        """Free slots that only older checkpoints need; call this once the checkpoint with `tensors` is in place."""
         if self._file is not None and self._announced:
             self._file.settle()
             self._index.hold()
             self._announced = False
 
     def restore(self, tensors: Mapping[str, Tensor | Stream], folder: Path | None = None) -> None:
-        """Restore the `tensors` of a checkpoint in `folder`. A slot file there is not written before the next `stage`.
+        """Restore the records from the `tensors` of a checkpoint in `folder`.
 
-        Raises InputError if the slot file was written since, is another run's, or the checkpoint is damaged.
+        A slot file in `folder` is not written to before the next `stage`. Raises InputError if the checkpoint is
+        damaged, or if the slot file belongs to another run or no longer has the records of the checkpoint.
         """
         index = self._index_in(tensors)
         rows: Rows | None = None
@@ -213,7 +214,7 @@ class ClientStore:
         self._index, self._rows = index, rows
 
     def close(self) -> None:
-        """Free the slot file and its lock; after that only `restore` can be used."""
+        """Close the slot file and release its lock; afterwards only `restore` works."""
         if self._rows is not None:
             self._rows.close()
 
@@ -222,12 +223,12 @@ class ClientStore:
         return self._rows.file if isinstance(self._rows, FileRows) else None
 
     def _fields(self, rows: Tensor) -> dict[str, Tensor]:
-        """Return records (c, width) by field, each in memory of its own: rounding depends on alignment."""
+        """Return records (c, width) by field, each field in new memory: rounding depends on alignment."""
         parts = torch.split(rows, list(self._widths.values()), dim=1)
         return {name: part.contiguous() for name, part in zip(self._widths, parts, strict=True)}
 
     def _own(self) -> Rows:
-        """Return rows that may be written: new rows, the present ones, or a copy of another run's."""
+        """Return writable rows: the current rows, new rows, or a copy of the rows of another run."""
         rows = before = self._rows or self._new()
         if isinstance(before, FileRows) and not before.file.writable:
             if self._folder is not None and before.file.folder == self._folder:
@@ -246,7 +247,7 @@ class ClientStore:
         return FileRows(file, self._like, self._width)
 
     def _copied(self, index: SlotIndex, read: Callable[[Slots], Tensor]) -> tuple[SlotIndex, Rows]:
-        """Copy the rows that `read` returns for the slots of `index`; returns them with their index."""
+        """Copy the rows of this store's clients in `index`, which `read` returns; return the copy's index and rows."""
         copy, rows = SlotIndex(self._clients), self._new()
         clients, step = index.seen(), rows_at_once(self._slot_bytes)
         clients = clients[self._owned(clients)]

@@ -45,10 +45,10 @@ class ChunkResult:
     received: Any  # what the server averages, (c, width)
     record: Any  # what the clients will keep, (c, width)
     steps: Tensor  # local steps, (c, 1)
-    lr_factors: Tensor  # sums of the factors on their step sizes, (c, 1)
+    lr_factors: Tensor  # sums over steps of the factors on the step sizes, (c, 1)
     drifts: Tensor  # ||w_i - w^t||, (c,)
     losses: Tensor  # mean training losses, (c,); see `core.local.local_step`
-    gradients: int = 0  # minibatch gradients taken, by all clients of the chunk together
+    gradients: int = 0  # minibatch gradients of all clients of the chunk together
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ChunkResult:
         """Return the result with `change` applied to each tensor."""
@@ -56,13 +56,13 @@ class ChunkResult:
         return replace(self, received=self.received.map(change), record=self.record.map(change), **changed)
 
     def tensors(self) -> list[Tensor]:
-        """Return all tensors, in an order that is the same everywhere."""
+        """Return all tensors, in an order that is the same in every process."""
         numbers = (getattr(self, name) for name in NUMBERS)
         return [*self.received.tensors().values(), *self.record.tensors().values(), *numbers]
 
 
 class Arrivals:
-    """The records of one round, chunk by chunk: attackers change theirs, the guard bounds or refuses records."""
+    """Screens the records of one round, chunk by chunk: applies the attacks, then bounds or refuses records."""
 
     def __init__(
         self, method: Method, ctx: Context, clients: Index, like: Tensor,
@@ -90,9 +90,10 @@ class Arrivals:
         return [places[~bad], places[bad]]
 
     def take(self, clients: Index, rows: Tensor, part: ChunkResult) -> tuple[ChunkResult, Tensor]:
-        """Attack and screen the results of `clients` (c,), who are at `rows` (c,) of the round.
+        """Attack and screen the results of `clients` (c,), whose places in the round are `rows` (c,).
 
-        Returns the accepted results as the server receives them, and their places among `clients`, ascending.
+        Returns the accepted results as the server receives them, and the indices of their clients in `clients`,
+        ascending.
         """
         if self._attackers is not None:
             if self._inflates_steps:
@@ -156,7 +157,7 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Cohort:
-    """The clients of a round, and what they are trained with."""
+    """The clients of a round, and the inputs of their training."""
 
     clients: Index  # (c,), longest work first
     weights: Tensor  # of the clients in the mean, (c, 1)
@@ -173,18 +174,18 @@ class CohortResult:
     mean: RunningMean  # the weighted mean of what the server receives, and of local steps
     drifts: Tensor  # ||w_i - w^t|| of each client, (c,)
     loss: float  # the weighted mean of the clients' training losses
-    gradients: int  # minibatch gradients taken, by all clients together
+    gradients: int  # minibatch gradients of all clients together
 
 
 class Trainer(Protocol):
-    """Trains the chunks of a cohort, in this process or in others."""
+    """Trains the chunks of a cohort, in this process or in other processes."""
 
     @property
     def executor(self) -> Executor:
         """The executor that runs the clients."""
 
     def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context, chunks: int) -> Generator[ChunkResult]:
-        """Yield the result of each of `chunks` tasks, in order; each is valid until the next is asked for."""
+        """Yield the result of each of `chunks` tasks, in order; a result is valid until the next one is requested."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ def train(
     drifts, losses = cohort.down.w.new_zeros(2, len(clients)).unbind()
     own = ranks.share(executor.batches.steps(cohort.ctx.t, clients), ranks.owners(clients) if store.keeps else None)
     groups = [own] if screening is None else screening.in_order(clients, own)
-    # As even as possible.
+    # The chunks of a group have sizes as equal as possible.
     chunks = [x for some in groups if len(some) for x in np.array_split(some, -(-len(some) // executor.chunk))]
     gradients = 0
     down = cohort.down.map(lambda x: aligned(x.to(cohort.down.w.dtype)))
@@ -261,8 +262,8 @@ def train_chunk(
 ) -> ChunkResult:
     """Train the clients of a chunk; the result depends on the arguments only, so this may run in any process.
 
-    Inputs and results are aligned in memory as if they were sent between processes, because rounding may depend on it.
-    Raises NonFiniteError if a client's model or message is not finite.
+    Inputs and results are aligned in memory as if they were sent between processes, because rounding may depend on the
+    alignment. Raises NonFiniteError if a client's model or message is not finite.
     """
     method = executor.method
     with method_errors_named(method):  # here, because a worker's error has no traceback

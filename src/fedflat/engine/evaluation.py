@@ -32,13 +32,13 @@ from ..metrics.accuracy import (
 
 @dataclass(frozen=True)
 class ServerModel:
-    """Evaluates one model for all clients; if the method trains another one, that is also tested."""
+    """Evaluates the server's model; if the method trains a different model, also tests that one."""
 
     objective: Objective
     data: FederatedData
     held_out: Index  # the clients that never take part
     w: Callable[[], Tensor]  # returns the model (d,)
-    iterate: Callable[[], Tensor] | None = None  # returns the trained model (d,) if it may differ
+    iterate: Callable[[], Tensor] | None = None  # returns the trained model (d,); None if `w` is the trained model
 
     def round_scores(self) -> dict[str, float]:
         """Return the metrics of a round: on test samples, validation samples and held-out clients."""
@@ -56,7 +56,7 @@ class ServerModel:
         return values
 
     def final_scores(self) -> dict[str, float]:
-        """Return the clients' accuracies on validation and training samples at the end, and the training loss."""
+        """Return the metrics at the end of a run: clients' accuracies on validation and training samples, and loss."""
         w, values = self.w(), dict[str, float]()
         if self.data.validation is not None:
             values |= spread_of("validation_accuracy", validation_accuracies(self.objective, w, self.data))
@@ -103,7 +103,7 @@ class OwnModels:
         return np.array([score.accuracy for score in self._evaluations(holdings)])
 
     def _evaluations(self, holdings: Holdings) -> list[Evaluation]:
-        """Evaluate each client's model on its samples in `holdings`; clients without any are left out."""
+        """Evaluate each client's model on the client's samples in `holdings`; clients without samples are left out."""
         parts = holdings.parts()
         with_samples = [i for i in self.clients if len(parts[i])]
         if not with_samples:
@@ -111,7 +111,7 @@ class OwnModels:
         return [score_samples(self.objective, self.w(i), self.data, parts[i]) for i in with_samples]
 
 
-Evaluated = ServerModel | OwnModels  # what evaluates the present state of a simulation
+Evaluated = ServerModel | OwnModels  # evaluates the current state of a simulation
 
 
 def tested(objective: Objective, w: Tensor, data: FederatedData) -> dict[str, float]:
@@ -137,8 +137,9 @@ def predict(
 ) -> Tensor:
     """Compute the scores (n, k) of samples `x`, or with `classes` their classes by `classes_of`, on the CPU.
 
-    They are computed in batches, on the module's device, in evaluation mode and without gradients. Raises InputError
-    for samples that are not of the kind of training, see `SampleKind.stored`, and for scores that are NaN or infinite.
+    The scores are computed in batches, on the module's device, in evaluation mode and without gradients. Raises
+    InputError for samples of another kind than in training, see `SampleKind.stored`, and for scores that are NaN or
+    infinite.
     """
     stored = kind.stored(x, encoder)
     check_tokens(module, *([] if stored.is_floating_point() else [stored]))

@@ -1,9 +1,9 @@
 """Ranks of one machine: they meet in a folder that only their owner can read, and authenticate each other.
 
 torchrun's own rendezvous are TCP stores on all interfaces without authentication; one of them unpickles its input. Here
-the agent's store is in its memory, and the ranks' store is a file. gloo, which transfers the sums, has to listen on a
-port without authentication: it listens on the loopback only, and before anything else each rank sends each other rank a
-code that only a reader of the folder can compute.
+the agent's store is in the agent's memory, and the ranks' store is a file. gloo, which transfers the sums, has to
+listen on a port without authentication: it listens on the loopback only, and before anything else each rank sends each
+other rank a code that only a reader of the folder can compute.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class OneMachine(RendezvousHandler):
 
 @contextmanager
 def meeting_place(folder: Path) -> Iterator[None]:
-    """Write the key of the ranks to `folder`, readable by the owner only, and name the folder in the environment."""
+    """Write the key of the ranks to `folder`, readable by the owner only, and set the environment variable `FOLDER`."""
     write_atomically(folder / KEY, lambda path: path.write_bytes(secrets.token_bytes(32)), private=True)
     before = os.environ.get(FOLDER)
     os.environ[FOLDER] = str(folder)
@@ -85,9 +85,9 @@ def listen_on_loopback() -> None:
 def impostors(folder: Path, attempt: str, seconds: float) -> list[int]:
     """Exchange codes with each other rank, and return the ranks whose codes are wrong.
 
-    In each pair one rank listens and the other connects, so an impostor holds only one end of a connection; a code
-    names both ranks and is useless elsewhere. seconds: to wait for each rank. Raises RuntimeError if one does not
-    answer.
+    In each pair of ranks one listens and the other connects, so an impostor has only one end of a connection. A code
+    depends on both ranks, so it is useless on another connection. seconds: to wait for each rank. Raises RuntimeError
+    if one does not answer.
     """
     key, rank, patience = read_bytes(folder / KEY), dist.get_rank(), timedelta(seconds=seconds)
     wrong = []

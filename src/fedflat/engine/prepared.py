@@ -1,4 +1,4 @@
-"""Local steps as functions of tensors, prepared once by a compiler or a CUDA graph, and the executor of CUDA graphs."""
+"""Local steps that are prepared once, by a compiler or as a CUDA graph, and the executor that uses CUDA graphs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from ..rounds.batches import BatchPlan
 from ..rounds.executor import Sequential
 
 log = logging.getLogger(__name__)
-Run = Callable[[list[Tensor]], list[Tensor]]  # takes a step: from the tensors of `StepInputs` to those of the state
-NUMBERS = ("t", "share", "sampled", "steps", "lr")  # of a step; they change from step to step or round to round
+Run = Callable[[list[Tensor]], list[Tensor]]  # takes a step: maps the tensors of `StepInputs` to the next state
+NUMBERS = ("t", "share", "sampled", "steps", "lr")  # scalars of a step; they change between steps or rounds
 WARM_UP = 3  # steps before the recording, as torch advises: libraries choose their kernels in the first ones
 
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The inputs of a local step besides the method: the clients' state, message, batch, and a few numbers."""
+    """The inputs of a local step besides the method: the clients' state, the message, the batch and scalars."""
 
     state: LocalState
     down: Any
@@ -44,7 +44,7 @@ class StepInputs:
         return self.rows() | self.shared()
 
     def rows(self) -> dict[str, Tensor]:
-        """Return the tensors with a client axis, if there is one."""
+        """Return the tensors that differ between clients, by name; in a stack they have a client axis."""
         named = {"w": self.state.w, "loss": torch.as_tensor(self.state.loss), "velocity": self.state.velocity}
         named |= {"lr_factors": self.state.lr_factors}
         named |= {f"client.{name}": x for name, x in self.state.client.tensors().items()}
@@ -61,10 +61,10 @@ class StepInputs:
 
 
 class StepNumbers:
-    """The numbers of each local step (`NUMBERS`) as a tensor (5,), made for many steps of a round at once.
+    """The scalars of each local step (`NUMBERS`) as a tensor (5,), made for many steps of a round at once.
 
-    Made one by one they would cost as much as a step of a small model. Float64 preserves the digits of Python's
-    numbers.
+    To make one tensor for each step would take as long as the step of a small model. Float64 has the precision of
+    Python's numbers.
     """
 
     AT_ONCE = 16  # steps
@@ -74,7 +74,7 @@ class StepNumbers:
         self._steps: list[Tensor] = []
 
     def of(self, ctx: Context, steps: int, lr: float, device: torch.device) -> Tensor:
-        """Return the numbers of step number `steps`, from 0, in the round of `ctx`."""
+        """Return the scalars of local step `steps`, counted from 0, in the round of `ctx`."""
         if self._round != (ctx.t, ctx.share, ctx.sampled, lr):
             self._round, self._steps = (ctx.t, ctx.share, ctx.sampled, lr), []
         while len(self._steps) <= steps:
@@ -87,8 +87,8 @@ class StepNumbers:
 class TensorStep:
     """The local step of one method on one objective as a function of `StepInputs.tensors()`.
 
-    Numbers become tensors without an axis, so that no changing value is compiled as a constant. A method that needs
-    more in its step than oracle and numbers raises an error here; its step is no function of tensors.
+    Scalars become tensors of shape (), so that no changing value is compiled as a constant. A method whose step needs
+    more than the oracle and these scalars raises an error in the call; its step is no function of tensors.
     """
 
     def __init__(self, method: Method, objective: Objective, example: StepInputs) -> None:
@@ -100,7 +100,7 @@ class TensorStep:
         self.gradients = 0  # minibatch gradients of a client in the last call
 
     def __call__(self, *values: Tensor) -> list[Tensor]:
-        """Return the next tensors of the state: w, loss, velocity and factors if there are, and the clients' record."""
+        """Return the tensors of the next state: w, loss, velocity and factors if any, and the clients' record."""
         named = dict(zip(self.names, values, strict=True))
         numbers = dict(zip(NUMBERS, named["numbers"].unbind(), strict=True))
         steps, lr = numbers.pop("steps"), numbers.pop("lr")
@@ -118,7 +118,7 @@ class TensorStep:
 
 
 def next_state(before: LocalState, values: list[Tensor], gradients: int) -> LocalState:
-    """Return the state after a `TensorStep` gave `values`, with `gradients` of each client."""
+    """Return the state after a `TensorStep` that returned `values` and took `gradients` gradients of each client."""
     w, loss, *rest = values
     velocity = None if before.velocity is None else rest.pop(0)
     factors = None if before.lr_factors is None else rest.pop(0)
@@ -131,17 +131,17 @@ def _record(kind: Callable[..., Record], named: dict[str, Tensor], prefix: str) 
 
 
 class PreparedStep(ABC):
-    """Takes local steps by the result of `prepare`, which is called once for each form of a step's tensors.
+    """Takes local steps with functions that `prepare` makes, one for each form of a step's tensors.
 
-    The first prepared step is compared with the plain one, since compilers make mistakes. A step that cannot be
-    prepared is taken unprepared, and the log gives the reason.
+    The first result of each function is compared with that of the plain step, since compilers make mistakes. If a step
+    cannot be prepared, the plain step is used, and the log gives the reason.
     """
 
     participle: ClassVar[str]  # for messages: "the step is not ..."
 
     def __init__(self, method: Method, objective: Objective) -> None:
         self._method, self._objective, self._numbers = method, objective, StepNumbers()
-        self.forms: dict[tuple[object, ...], tuple[Run, int] | None] = {}  # and each client's gradients in a step
+        self.forms: dict[tuple[object, ...], tuple[Run, int] | None] = {}  # function, gradients of a client
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle no prepared steps: another process prepares its own."""
@@ -149,7 +149,7 @@ class PreparedStep(ABC):
 
     @property
     def works(self) -> bool:
-        """False once a step could not be prepared."""
+        """Whether all steps so far could be prepared."""
         return None not in self.forms.values()
 
     def __call__(
@@ -204,18 +204,18 @@ class PreparedStep(ABC):
 class GraphedStep(PreparedStep):
     """Records a step as a CUDA graph once and replays it for every step and client: one launch instead of hundreds.
 
-    Inputs are copied into the recording's own tensors, results out of them. If no graph can be recorded, steps are
-    taken unprepared.
+    Inputs are copied into the graph's own tensors, and results are copied out of them. If no graph can be recorded, the
+    plain step is used.
     """
 
     participle = "recorded as a CUDA graph"
 
     def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
-        """Return names, shapes and types of all tensors: a recording serves equal ones only."""
+        """Return names, shapes and dtypes of all tensors: a recording fits only tensors with the same ones."""
         return tuple((name, x.shape, x.dtype) for name, x in tensors.items())
 
     def prepare(self, step: TensorStep, inputs: StepInputs) -> Run:
-        """Record the step."""
+        """Record the step, and return a function that replays it."""
         places = [x.clone() for x in inputs.tensors().values()]
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -237,7 +237,10 @@ class GraphedStep(PreparedStep):
 
 
 class Graphed(Sequential):
-    """One client after another, each step replayed; batches are all of one size, with weights, for one recording."""
+    """Trains one client after another, and replays a CUDA graph for each step.
+
+    Short batches are filled up and their samples have weights, so that one recording fits all batches.
+    """
 
     @cached_property
     def step(self) -> GraphedStep:

@@ -111,9 +111,9 @@ def check_privacy(
 
 
 def check_same_settings(before: Mapping[str, Any], now: Mapping[str, Any], path: Path, label: str) -> None:
-    """Raise InputError, naming the first difference, unless the checkpoint `path` has the present settings.
+    """Raise InputError, naming the first difference, unless the checkpoint `path` has the current settings.
 
-    before: the checkpoint's settings. now: the present ones. label: the method's.
+    before: the settings in the checkpoint. now: the current settings. label: the label of the method.
     """
     difference = first_difference(before, now, eq)
     if difference is None:
@@ -161,7 +161,7 @@ class Problem:
         self.randomness = self._tried(w)
 
     def initial_parameters(self) -> Tensor:
-        """Return the parameters before round 0, (d,), in new memory: they are not kept."""
+        """Return a new copy of the parameters before round 0, (d,)."""
         return self.objective.space.flatten(self.objective.module)
 
     def _tried(self, w: Tensor) -> Randomness:

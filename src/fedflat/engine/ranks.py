@@ -1,7 +1,7 @@
-"""Several processes, on one or more machines, that compute one simulation together: torch.distributed's ranks.
+"""Ranks: several processes of torch.distributed, on one or more machines, that compute one simulation together.
 
-Every rank has all settings, knows every cohort, and trains a part of it. In each round the ranks add up what the server
-receives; then every rank computes the next server state, with the same bits.
+Every rank has all settings, knows every cohort, and trains a part of each cohort. In each round the ranks add up the
+records that the server receives; then every rank computes the next server state, with the same bits.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class Ranks:
     """
 
     number: int = 1  # of ranks
-    index: int = 0  # of this one, from 0
+    index: int = 0  # of this rank, from 0
     alone: bool = True  # False for a process that was started as a rank, even if it is the only one
 
     def share(self, work: Index, owners: Index | None) -> Index:
-        """Return the clients of a cohort that this rank trains: their places in the cohort (n,), ascending.
+        """Return the places in the cohort (n,), ascending, of the clients that this rank trains.
 
-        work: local steps of each client (c,). owners: the rank that has the records of each (c,), which then trains
-        it; without owners, the client with most work goes to the rank with least work so far.
+        work: local steps of each client (c,). owners: the rank that keeps the record of each client (c,), and then also
+        trains it. Without owners, clients are assigned by falling work, each to the rank with the least work so far.
         """
         if owners is None:
             load, owners = np.zeros(self.number, dtype=np.int64), np.empty(len(work), dtype=np.int64)
@@ -111,9 +111,9 @@ class Ranks:
         return int(self._reduce(torch.tensor(number)))
 
     def add_up(self, mean: RunningMean, *of_clients: Tensor) -> None:
-        """Add the sums in `mean`, and the numbers `of_clients` (c,), of all ranks, in place.
+        """Add up the sums in `mean`, and the tensors `of_clients` (c,), over all ranks, in place.
 
-        This is exact: the sums are of integers, and for each client's number all ranks but one have zero.
+        This is exact: the sums are sums of integers, and each entry of `of_clients` is zero on all ranks but one.
         """
         if self.number == 1:
             return
@@ -128,7 +128,7 @@ class Ranks:
 
     @contextmanager
     def collected(self, store: ClientStore, folder: Path) -> Iterator[dict[str, Tensor | Stream] | None]:
-        """Yield the content of a checkpoint in `folder` on all clients' records to rank 0, and None to other ranks.
+        """Yield the tensors of all clients' records, for a checkpoint in `folder`, on rank 0, and None on other ranks.
 
         Each rank keeps the records of some clients. Inside its block, rank 0 reads parts of a field; the other ranks
         send their rows on request before they enter their blocks. Use it inside `together`.
@@ -153,14 +153,14 @@ class Ranks:
         yield None
 
     def _requested_rows(self, store: ClientStore, field: str, clients: Index) -> Tensor:
-        """Request one field of `clients` from all ranks, on rank 0, and return it, (c, width)."""
+        """Request, as rank 0, one field of `clients` from all ranks; return the field, (c, width)."""
         self.first({"field": field, "clients": clients.tolist()})
         return self._rows(store, field, clients)
 
     def _rows(self, store: ClientStore, field: str, clients: Index) -> Tensor:
         """Return one field of `clients` (c, width): rank 0 receives all rows, each other rank sends its own.
 
-        Re-raises on all ranks an error of any rank that reads its rows.
+        An error in reading the rows of any rank is raised on all ranks.
         """
         owners = self.owners(clients)
         with self.together():
@@ -237,14 +237,14 @@ def joined(patience: float = PATIENCE) -> Iterator[Ranks]:
 def _meeting_point(patience: float) -> dict[str, Any]:
     """Return the arguments of `init_process_group` for the rendezvous of the ranks.
 
-    `fedflat run --ranks` provides a folder, torchrun a store. When torchrun starts the ranks again, its store
-    still holds the addresses of those that died (pytorch#135712), so every attempt gets its own prefix. Attempts are
-    counted on each machine.
+    With `fedflat run --ranks` the ranks meet in a folder, with torchrun in a store. When torchrun starts the ranks
+    again, its store still holds the addresses of those that died (pytorch#135712), so every attempt gets its own
+    prefix. Attempts are counted on each machine.
     """
     backend = "gloo"  # for GPUs, too: sums are exchanged once per round, and several ranks can share a GPU
     if folder := os.environ.get(local_ranks.FOLDER):
         number = int(os.environ["WORLD_SIZE"])
-        # A file for each attempt: that of a killed one still has its ranks' addresses.
+        # A file for each attempt: the file of a killed attempt still has the addresses of its ranks.
         store: dist.Store = dist.FileStore(str(Path(folder, f"{local_ranks.STORE}-{_attempt()}")), number)
         return {"backend": backend, "store": store, "rank": int(os.environ["RANK"]), "world_size": number}
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
@@ -273,7 +273,7 @@ def _connection_errors() -> Iterator[None]:
 
 
 def _end_with_agent() -> None:
-    """Let the system end this process with torchrun, which would leave its ranks running if it were killed."""
+    """Let the system kill this process when torchrun ends: a killed torchrun would leave its ranks running."""
     if sys.platform != "linux":
         return
     agent = os.getppid()

@@ -30,7 +30,7 @@ FLATNESS, PARTITION, VOCABULARY = "flatness.json", "partition.parquet", "vocabul
 
 
 def write_counts(checksums: Checksums, counts: Index) -> None:
-    """Write the samples per client and class, (clients, classes)."""
+    """Write the number of samples per client and class, (clients, classes)."""
     columns = {f"class_{c}": column for c, column in enumerate(counts.T)}
     checksums.write(PARTITION, partial(pq.write_table, pa.table(columns)))
 
@@ -49,7 +49,8 @@ def write_findings(checksums: Checksums, findings: Sequence[Finding]) -> None:
 def write_summary(checksums: Checksums, run: Run, targets: Sequence[float] = ()) -> None:
     """Write the summary, the last file of a run, which marks the run as finished.
 
-    targets: accuracies; for each one the summary has the round and cost at which it was reached, plain and smoothed.
+    targets: accuracies; for each one, the file has the round and the cost at which the accuracy, plain and smoothed,
+    reached it.
     """
     reports = []
     for target in targets:
@@ -98,7 +99,8 @@ class Run:
 
         x: samples as they were given for training, before any scaling: an array, a tensor, a list of pictures or
         texts, or a dataset, whose labels are ignored. In a multi-label task `classes` are 0 and 1 (n, k); a
-        regression has none. Computed in batches on the model's device, in evaluation mode; the result is on the CPU.
+        regression has none. The scores are computed in batches on the model's device, in evaluation mode; the result is
+        on the CPU.
 
         Raises InputError for another shape or kind of numbers (uint8, integers, floats) than in training.
         """
@@ -107,8 +109,9 @@ class Run:
     def save(self, folder: str | Path) -> None:
         """Write metrics, model, summary and measures into a new folder, which `fedflat.load_run` and reports read.
 
-        For a module of your own only the parameters are saved: `fedflat.load_run(folder).load_into(module)` loads them
-        into another module. Data are not saved, so the run can be neither continued nor measured.
+        For a model that was given as a module, only the parameters are saved:
+        `fedflat.load_run(folder).load_into(module)` loads them into another module. Data are not saved, so the run can
+        be neither continued nor measured.
 
         Raises InputError if the folder holds anything or cannot be written.
         """
@@ -150,10 +153,10 @@ def summarise(
 ) -> dict[str, float]:
     """Return the metrics of the final state of a run, by name; accuracies are in [0, 1].
 
-    `test_accuracy` and `test_accuracy_std` are mean and population standard deviation over the `last` evaluations,
-    `test_accuracy_last` is the final model's, `test_accuracy_best_validation` that of the round with the best accuracy
-    on the clients' validation samples, if there are any. In regression `test_rmse_last`, `test_mae_last` and
-    `test_r2_last` are the final model's, and there is no accuracy.
+    `test_accuracy` and `test_accuracy_std` are mean and population standard deviation over the `last` evaluations.
+    `test_accuracy_last` is the accuracy of the final model. `test_accuracy_best_validation` is the test accuracy of the
+    round with the best accuracy on the clients' validation samples, if there are any. In regression there is no
+    accuracy; `test_rmse_last`, `test_mae_last` and `test_r2_last` are those of the final model.
     """
     vector_bytes = parameters * number_bytes
     values: dict[str, float] = {"rounds": len(history), "parameters": parameters, "vector_bytes": vector_bytes}
@@ -185,6 +188,6 @@ def _tested(history: list[dict[str, float]], last: int, vector_bytes: int) -> di
 
 
 def without_client_values(summary: Mapping[str, float]) -> dict[str, float]:
-    """Return a summary without numbers from clients' training samples; those that every summary has become NaN."""
+    """Return a summary without metrics of clients' training samples; metrics that every summary has become NaN."""
     values = {name: value for name, value in summary.items() if not name.startswith("client_accuracy")}
     return values | {"train_loss": nan, "drift": nan}

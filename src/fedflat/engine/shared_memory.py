@@ -1,4 +1,4 @@
-"""Memory that several processes map, and pickles whose arrays and tensors they share in it."""
+"""Memory that several processes share, and pickles whose arrays and tensors are in this memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SharedMemory:
     """
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
-        """Map new memory, or that of another process by its inherited file `descriptor`."""
+        """Map new memory or, with an inherited file `descriptor`, the memory of another process."""
         self.descriptor = _anonymous_file(size) if descriptor is None else descriptor
         self._bytes = torch.frombuffer(mmap.mmap(self.descriptor, size), dtype=torch.uint8)
         if descriptor is None:  # tensors in the memory need its pages, not the file
@@ -42,7 +42,7 @@ class SharedMemory:
 
 
 class TensorAllocator:
-    """Allocates tensors in shared memory, one after another; without memory it only computes their size.
+    """Allocates tensors in shared memory, one after another; without memory it only counts the bytes.
 
     Two processes that allocate the same shapes in the same order get the same tensors.
     """
@@ -52,7 +52,7 @@ class TensorAllocator:
         self.size = 0  # bytes allocated so far
 
     def __call__(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return the next tensor, aligned."""
+        """Return the next tensor, at an aligned address."""
         start = self.size
         self.size += -(-prod(shape) * dtype.itemsize // ALIGNED) * ALIGNED
         if self._memory is None:
@@ -72,7 +72,7 @@ def split_pickle(thing: Any) -> list[memoryview]:
 
 
 def join_pickle(parts: Sequence[Any]) -> Any:
-    """Return the object that was split; its arrays and tensors use the memory of `parts` without a copy."""
+    """Return the object that `split_pickle` split; its arrays and tensors use the memory of `parts` without a copy."""
     return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301 (from this program's own process)
 
 
@@ -121,12 +121,12 @@ class BufferLayout:
         return replace(layout, size=allocate.size)
 
     def setup_parts(self, allocate: TensorAllocator) -> list[Tensor]:
-        """Return the bytes of the parts of the training setup."""
+        """Return a tensor of bytes for each part of the training setup."""
         return [allocate((size,), torch.uint8) for size in self.parts]
 
 
 class SharedBuffers:
-    """The server's message, and slots: each has the records of a chunk's clients, and room for its result."""
+    """The server's message, and slots: a slot has the records of a chunk's clients and room for the chunk's result."""
 
     def __init__(self, executor: Executor, layout: BufferLayout, allocate: TensorAllocator) -> None:
         method, d, dtype = executor.method, executor.objective.space.d, layout.dtype
@@ -146,6 +146,6 @@ class SharedBuffers:
         self._slots = [slot(layout.rows) for _ in range(layout.slots)]
 
     def slot(self, number: int, clients: int) -> tuple[Any, ChunkResult]:
-        """Return the record (c, width) and the room for the result in the first rows of a slot, one for each client."""
+        """Return the record (c, width) of a slot and the room for its result, the first `clients` rows of both."""
         record, result = self._slots[number]
         return record.map(lambda x: x[:clients]), result.map(lambda x: x[:clients])

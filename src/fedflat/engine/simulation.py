@@ -1,4 +1,4 @@
-"""The simulation of a federation on one machine, or by several ranks, round by round."""
+"""The simulation of a federation, round by round, on one machine or by several ranks."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ DEFAULT_ROUNDS = 100
 class Round:
     """The report of one round."""
 
-    t: int  # from 0
+    t: int  # number of the round, from 0
     metrics: dict[str, float]
 
 
 class Simulation:
-    """Federated training of one model with one method; iterate over it, or call `run`.
+    """Federated training of one model with one method; iterate over the simulation, or call `run`.
 
     The server's model is `w`, a flat vector (d,) in the order of the model's `parameters()`.
     """
@@ -105,28 +105,30 @@ class Simulation:
     ) -> None:
         """Prepare round 0. The same arguments always give the same rounds.
 
-        model: a name from `fedflat.models.model_names()` with `model_options`, or any module; its
-            weights are the initial model, and it is not changed. method: from `fedflat.methods`.
-        rounds: default 100, or as many as an explicit participation lists.
-        participation: share of the clients, number per round, `Bernoulli(p)`, or [[0, 1], ...]. `Unreliable(rule,
-            dropouts=0.1, stragglers=0.3)` and `HeldOut(rule, 0.2)` around one of them add clients that do not answer,
-            that take only a part of their steps, and that never train but are evaluated.
-        weights: of the clients in the mean, "uniform" or "samples" (n_i). dtype: default the model's.
+        model: a name from `fedflat.models.model_names()` with `model_options`, or any module. The
+            module's weights are the initial model; the module is not changed. method: from `fedflat.methods`.
+        rounds: number of rounds; default 100, or the number of cohorts that an explicit participation lists.
+        participation: a share of the clients, a number of clients per round, `Bernoulli(p)`, or a list of cohorts
+            [[0, 1], ...]. Around one of these rules, `Unreliable(rule, dropouts=0.1, stragglers=0.3)` adds clients that
+            do not reply or take only a part of their steps, and `HeldOut(rule, 0.2)` adds clients that never train but
+            are evaluated.
+        weights: weights of the clients in the mean, "uniform" or "samples" (n_i). dtype: default the model's dtype.
         loss: "cross-entropy", "multi-label" (binary cross-entropy with logits), "regression" (squared error), or a
-            function from scores (b, k) and labels (b, ...) to the loss of each sample (b,). Default: by the data.
+            function from scores (b, k) and labels (b, ...) to the loss of each sample (b,). Default: by the task of the
+            data.
         precision: "bf16" computes training gradients, and nothing else, in bfloat16 autocast. It is faster on hardware
             that supports it, and distorts the effect of small perturbations, see docs/performance.md.
         executor: "sequential", "stacked", "compiled", "graphed" (on a GPU), or "auto", the fastest on the first steps.
         eval_every: rounds between evaluations.
-        last: evaluations at the end over which the reported accuracy is averaged.
+        last: number of evaluations at the end of a run over which the reported accuracy is averaged.
         probes: measures of flatness taken after every `probe_every` rounds, and after the last; they
             become metrics of that round and change nothing else.
-        workers: processes that train clients side by side on the CPU, each on one thread; "auto" is as many
-            as torch has threads, once training has taken 10 seconds. They change no bit of the result.
-        store_budget: bytes of memory for what clients keep between their rounds; what may take more is
-            kept in a file in `store_folder`, or in a temporary file that ends with the process.
+        workers: number of worker processes that train clients in parallel on the CPU, each on one thread. "auto" starts
+            as many as torch has threads, after 10 seconds of training. Workers change no bit of the result.
+        store_budget: bytes of memory for the records that clients keep between their rounds. Records that may take more
+            are kept in a file in `store_folder`, or in a temporary file that is removed when the process ends.
         ranks: the processes that compute this simulation together, from `fedflat.joined()`; each constructs it with the
-            same arguments and makes the same calls. They change no bit of the result, see docs/ranks.md.
+            same arguments and makes the same calls. Ranks change no bit of the result, see docs/ranks.md.
         callbacks: called after every round and at the end of a run, such as `fedflat.EarlyStopping()`.
         adapter: `fedflat.LoRA(targets=("query", "value"))`: low-rank adapters and the head are trained and sent; the
             other parameters are frozen and stored once. Needs the package peft.
@@ -162,7 +164,7 @@ class Simulation:
         self.callbacks, self._stopped = check_callbacks(callbacks), False
 
     def _plan_rounds(self, rounds: int | None, participation: Any, privacy: Privacy | None, clients: int) -> None:
-        """Set the number of rounds and who takes part in them, with privacy also the noise and the accountant."""
+        """Set the number of rounds and the participation; with privacy, also the noise and the accountant."""
         rule = as_rule(participation)
         self.rounds = rounds or (len(rule.cohorts) if isinstance(rule, Explicit) else DEFAULT_ROUNDS)
         self._private: PrivateRounds | None = None
@@ -192,9 +194,9 @@ class Simulation:
         self._store = ClientStore(method, clients, w, store_budget, folder, self._ranks.owned)
 
     def prepare(self) -> Choice:
-        """Choose the executor, if not yet chosen; `auto` times a few steps with each.
+        """Choose the executor, if not yet chosen; for `auto`, time a few steps with each executor.
 
-        All ranks must call this at the same time. The first round calls it if it was not called before.
+        All ranks must call this at the same time. The first round calls this if nothing has called it before.
         """
         if self._choice is None:
             with one_thread(self.device), method_errors_named(self.method):
@@ -217,7 +219,7 @@ class Simulation:
 
     @property
     def t(self) -> int:
-        """The number of rounds so far."""
+        """The number of completed rounds."""
         return self._server.t
 
     @property
@@ -232,7 +234,7 @@ class Simulation:
 
     @property
     def segments(self) -> list[Segment]:
-        """The versions and the code that computed the rounds, by part of the run between two starts."""
+        """The segments of the run: which versions and which code computed which rounds."""
         return self._server.segments
 
     @property
@@ -242,11 +244,11 @@ class Simulation:
 
     @property
     def model(self) -> nn.Module:
-        """A new module with the server's model in it, in evaluation mode."""
+        """A new module with the parameters of the server's model, in evaluation mode."""
         return self._server.model
 
     def predict(self, x: Any, classes: bool = False) -> Tensor:
-        """Predict as `Run.predict` does, by the server's present model."""
+        """Predict with the server's current model, as `Run.predict` does with the final one."""
         return predict(self.model, SampleKind.of(self.data), x, classes)
 
     @property
@@ -256,11 +258,11 @@ class Simulation:
 
     @property
     def trial_cohort(self) -> Index:
-        """The clients of trial steps: those of round 0; in a private run, whose cohorts are secret, the first ones."""
+        """The clients of trial steps: the cohort of round 0 or, if privacy keeps cohorts secret, the first clients."""
         return self.cohort(0) if self._private is None else np.arange(max(1, round(self._private.expected)))
 
     def own_model(self, client: int) -> Tensor:
-        """Return a client's own model (d,), if clients train alone; before its first round, the initial model.
+        """Return a client's own model (d,), if clients train alone; before the client's first round, the initial model.
 
         Raises InputError for a method whose clients have no models of their own.
         """
@@ -280,7 +282,7 @@ class Simulation:
             yield result
 
     def is_over(self) -> bool:
-        """Tell whether no round is left, or a callback wants to stop. Several ranks must all call this."""
+        """Tell whether no round is left, or a callback wants to stop. All ranks must call this."""
         if self.callbacks and not self._stopped:
             with self._ranks.together():
                 wanted = self._ranks.index == 0 and any(
@@ -290,9 +292,9 @@ class Simulation:
         return self._stopped or self.t >= self.rounds
 
     def call_back(self, ended: Round | Run) -> None:
-        """Call the callbacks after a round or the run, as iterating and `run` do.
+        """Call the callbacks after a round or at the end of the run, as iterating and `run` do.
 
-        Several ranks must all call this. An error of a callback is raised on all.
+        All ranks must call this. An error of a callback is raised on all ranks.
         """
         with self._ranks.together():
             for callback in self.callbacks if self._ranks.index == 0 else ():
@@ -339,7 +341,7 @@ class Simulation:
     def round(self) -> Round:
         """Compute one communication round.
 
-        Raises NonFiniteError if training diverges. A round that raises anything leaves server, clients and counters
+        Raises NonFiniteError if training diverges. A round that raises an error leaves server, clients and counters
         unchanged.
         """
         started = perf_counter()
@@ -379,9 +381,9 @@ class Simulation:
         max_samples: int = MAX_SAMPLES,
         progress: Progress = no_progress,
     ) -> Flatness:
-        """Measure the server's model, its clients and the next round; see `fedflat.flatness`.
+        """Take `measures` of the server's model, its clients or the next round; see `fedflat.flatness`.
 
-        If clients train alone, there is no server's model, and nothing is measured.
+        If clients train alone, the server has no model, and nothing is measured.
         """
         measures = () if self.method.training == "local" else measures
         subject = Subject(self.objective, self._server.served, self._trained_on, max_samples,
@@ -390,10 +392,10 @@ class Simulation:
         return measure(subject, measures, progress)
 
     def dry_round(self, clients: Index | None, observer: RoundObserver) -> NextRound:
-        """Compute the next round, or one with other `clients` (c,), for `observer`, and discard its result.
+        """Compute the next round, with its cohort or with `clients` (c,), for `observer`; do not change the run.
 
-        After the last cohort of an explicit participation, that cohort is taken again. Raises InputError on one of
-        several ranks if records of clients are on other ranks.
+        If an explicit participation lists no further cohort, its last one is used again. Raises InputError if clients'
+        records are on several ranks, or if `clients` are given for centralised training.
         """
         if self._ranks.number > 1 and self._store.keeps:
             raise InputError(
@@ -406,9 +408,9 @@ class Simulation:
         return NextRound(cohort, state.w)
 
     def _compute(self, cohort: Index, trainer: Trainer, keep: bool, ranks: Ranks = ALONE) -> tuple[CohortResult, Any]:
-        """Compute the next round with `cohort` (c,), and the server's next state, which is not yet applied.
+        """Compute the next round with `cohort` (c,); return its result and the server's next state.
 
-        With `keep`, clients' new records are staged.
+        The state is not applied yet. With `keep`, the clients' new records are staged.
         """
         clients = self.executor.batches.longest_first(self.t, cohort)
         weights = mean_weights(self.weights, self._trained_on.sizes_of(clients), self.device)
@@ -431,7 +433,7 @@ class Simulation:
         return trained, state
 
     def _screening(self, clients: Index, weights: Tensor, ctx: Context) -> tuple[Tensor, Arrivals]:
-        """Return the weights (c, 1) that the server knows of `clients` (c,), and the screening of their records."""
+        """Return the weights (c, 1) that the server uses for `clients` (c,), and the screening of their records."""
         if self._attackers is not None and self.weights == "samples":
             weights = self._attackers.claimed(clients, weights)
         if self.guard is not None:
@@ -454,7 +456,7 @@ class Simulation:
     def cohort(self, t: int) -> Index:
         """Return the clients of round `t` (c,), ascending; they are known before the round is computed.
 
-        Raises InputError, with privacy, for any round but the next one.
+        With privacy, raises InputError for any round except the next one.
         """
         if self._private is None:
             return self._server.cohort(t)
@@ -467,8 +469,8 @@ class Simulation:
 
         If clients' records are in a file in the same folder (`store_folder`), only references to them are written.
         That file holds the records of the last three checkpoints in the folder, not of older ones. With privacy the
-        checkpoint is secret: it has the key of the next rounds, whose releases are logged beside it. Several ranks must
-        all call this; the first one writes.
+        checkpoint is secret, because it has the key of the next rounds; the log of releases is written beside it. All
+        ranks must call this; rank 0 writes.
         """
         path = Path(path)
         private = {} if self._private is None else self._private.kept(self.t)
@@ -543,7 +545,7 @@ class Simulation:
 
     @property
     def workers(self) -> int:
-        """The largest number of worker processes; they are started when it pays."""
+        """The largest number of worker processes; they are started only if that saves time."""
         return self._workers.number
 
     @property
@@ -597,8 +599,8 @@ class Simulation:
     def _probed(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the values of the probes after this round, by name; none if no probe is due.
 
-        `NAME_error` is half an interval, or a residual; `NAME_samples` the number of samples used, if not all. Raises
-        InputError for a value with the name of one of the round's `metrics`.
+        `NAME_error` is half of a 95 % interval, or a residual. `NAME_samples` is the number of samples used, if not
+        all. Raises InputError for a value that has the name of one of the round's `metrics`.
         """
         if not self.probes or (self.t % self.probe_every and self.t != self.rounds):
             return {}

@@ -1,4 +1,4 @@
-"""The slot file: records of equal size on disk, read and written in place, and the checkpoints that it serves."""
+"""The slot file: records of equal size on disk, read and written in place, and the keys of its checkpoints."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from ..rounds.checkpoint import AT_ONCE, KEPT, DamagedError
 
 Slots = NDArray[np.int32]  # (c,)
 Content = NDArray[np.uint8]  # (c, bytes of a slot)
-Digests = NDArray[np.int64]  # (c,) XXH3-64 of each record: against accidents, at a ninth of SHA-256's time
+Digests = NDArray[np.int64]  # (c,) XXH3-64 of each record: detects accidents, in a ninth of SHA-256's time
 NAME = "clients.slots"
 START = 4096  # bytes before the first slot
-NONE = bytes(16)  # no checkpoint
+NONE = bytes(16)  # in place of a key: no checkpoint
 _MAGIC = b"fedflat slots 2\n"
 _HEADER = struct.Struct(f"<16sQ{16 * KEPT}s16s")  # magic, bytes of a slot, keys of the last checkpoints, of the next
 _flush: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
 class SlotFile:
-    """Slots of `slot_bytes` bytes, one after another.
+    """A file of slots of `slot_bytes` bytes, one after another.
 
-    Its header names the checkpoints whose slots are all intact: the last `KEPT`, and, while the next is being written,
-    that one too. So a file that another run wrote, or that was written after a checkpoint was dropped, is never used
-    for that checkpoint. The digest of each slot is kept in memory while the file is used, and in the checkpoint: reads
-    detect flipped bits and lost writes. A writer locks the file; readers do not lock
+    The header has the keys of the checkpoints whose slots are all intact: the last `KEPT` checkpoints and the one that
+    is being written. A checkpoint is never read from a file without its key: from the file of another run, or from a
+    file that was written after the checkpoint was dropped. The digest of each slot is kept in memory while the file is
+    used, and in the checkpoint: reads detect flipped bits and lost writes. A writer locks the file; readers do not lock
     it, but read the header again after every read. Slots are read by `pread`, because reading a memory map in random
     order took 100 times longer.
     """
 
     def __init__(self, handle: int, name: str, slot_bytes: int, keys: Sequence[bytes], folder: Path | None) -> None:
-        """Use `anonymous`, `created`, `opened` or `claimed`. keys: of the checkpoints that it serves, oldest first."""
+        """Use `anonymous`, `created`, `opened` or `claimed` instead. keys: of the file's checkpoints, oldest first."""
         self.name, self.folder = name, folder
         self.writable = False
         self._handle, self._slot_bytes, self._keys = handle, slot_bytes, tuple(keys)
@@ -52,7 +52,7 @@ class SlotFile:
 
     @property
     def key(self) -> bytes:
-        """The key of the last checkpoint that the file was written for, or is read for; `NONE` before the first."""
+        """The key of the newest checkpoint that the file was written for or is read for; `NONE` before the first."""
         return self._keys[-1] if self._keys else NONE
 
     @classmethod
@@ -82,7 +82,7 @@ class SlotFile:
 
     @classmethod
     def opened(cls, folder: Path, slot_bytes: int, key: bytes, slots: Slots, digests: Digests) -> SlotFile:
-        """Open the file in `folder` to read the records of the checkpoint `key`, in `slots` (c,) with `digests` (c,).
+        """Open the file in `folder` to read the records of checkpoint `key`: `slots` (c,), which have `digests` (c,).
 
         Raises DamagedError if the file does not belong to that checkpoint, or if a record is damaged.
         """
@@ -111,7 +111,7 @@ class SlotFile:
 
     @classmethod
     def claimed(cls, file: SlotFile) -> SlotFile:
-        """Open an `opened` file for writing, too. Raises InputError as `opened` does."""
+        """Open an `opened` file again, for writing. Raises InputError if it is locked, or as `opened` does."""
         if file.folder is None:
             raise InputError(f"{file.name} has no name")
         claimed = cls._open(file.folder, file._slot_bytes, (file.key,), os.O_RDWR)
@@ -146,7 +146,7 @@ class SlotFile:
         self._store_digests(slots, digests_of(content))
 
     def check(self) -> tuple[bytes, ...]:
-        """Return the keys in the header. Raises DamagedError unless the file still serves its checkpoint."""
+        """Return the keys in the header. Raises DamagedError unless they include the key of the checkpoint."""
         header = self._header()
         slot_bytes, keys, following = header or (0, (), NONE)
         if slot_bytes != self._slot_bytes or self.key == NONE or self.key not in (*keys, following):
@@ -154,7 +154,7 @@ class SlotFile:
         return (*keys, following)
 
     def announce(self) -> bytes:
-        """Flush all writes to disk for a checkpoint that is about to refer to them; returns its key."""
+        """Flush all writes to disk for a checkpoint that is about to refer to them; return the checkpoint's key."""
         self._next = os.urandom(16)
         self._serve(self._keys, self._next)
         return self._next
@@ -162,7 +162,7 @@ class SlotFile:
     def settle(self) -> None:
         """Record that the announced checkpoint is in place: the oldest one is dropped, and its slots become free.
 
-        This must not reach the disk before the checkpoint's new name does.
+        The record must not reach the disk before the new name of the checkpoint does.
         """
         if self.folder is not None:
             with _system_errors(self.name, "written"):
@@ -172,7 +172,7 @@ class SlotFile:
         self._next = NONE
 
     def close(self) -> None:
-        """Free the file and its lock."""
+        """Close the file and release its lock."""
         self._closed()
 
     @classmethod
@@ -207,7 +207,7 @@ class SlotFile:
             _flush(self._handle)
 
     def _read_digests(self, slots: Slots, digests: Digests) -> None:
-        """Store the digests of the content of `slots`, and compare them with the checkpoint's `digests`."""
+        """Check the content of `slots` against the checkpoint's `digests`, and keep the digests in memory."""
         at_once = max(1, AT_ONCE // max(1, self._slot_bytes))
         for start in range(0, len(slots), at_once):
             these = slots[start : start + at_once]

@@ -1,4 +1,4 @@
-"""Many clients at once as rows of one tensor, with a plain or a compiled local step."""
+"""Executors that train many clients at once, as rows of one tensor, with a plain or a compiled local step."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79
 class CompiledStep(PreparedStep):
     """Compiles a step for any number of rows, once for each form of the batches.
 
-    The step is traced with fake tensors into a graph of tensor operations, and the graph is compiled: 5 to 10 seconds,
-    less with the compiler's cache on disk. A step that uses more than tensors cannot be traced, and without a C++
-    compiler none can be compiled.
+    The step is traced with fake tensors into a graph of tensor operations, and the graph is compiled. This takes 5 to
+    10 seconds, or less if the graph is in the compiler's cache on disk. A step that uses more than tensors cannot be
+    traced, and without a C++ compiler no step can be compiled.
     """
 
     participle = "compiled"
 
     def takes(self, state: LocalState) -> bool:
-        """Tell whether there are several rows: a single row would be compiled separately, which does not pay."""
+        """Tell whether there are several rows: to compile for a single row would cost more than it saves."""
         return len(state.w) > 1
 
     def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
-        """Return names, shapes without rows, strides and types of all tensors."""
+        """Return names, shapes without the first axis, strides and dtypes of all tensors."""
         return tuple((name, x.shape[1:], x.stride(), x.dtype) for name, x in tensors.items())
 
     def prepare(self, step: TensorStep, inputs: StepInputs) -> Run:
@@ -58,7 +58,7 @@ class CompiledStep(PreparedStep):
 def compile_graph(graph: GraphModule, examples: list[Any]) -> Callable[..., Any]:
     """Compile `graph`, for any number of rows if the rows of `examples` are symbolic.
 
-    Not by `torch.compile`, whose guards take longer at every call than a step of a small model.
+    `torch.compile` is not used, because its guards take longer at every call than a step of a small model.
     """
     from torch._inductor import standalone_compile  # takes a second to import, and few runs compile
 
@@ -68,9 +68,10 @@ def compile_graph(graph: GraphModule, examples: list[Any]) -> Callable[..., Any]
 
 
 def _traced(step: TensorStep, inputs: StepInputs, shapes: Iterable[torch.Size]) -> tuple[GraphModule, list[Tensor]]:
-    """Trace `step` on stacks of any number of rows; returns the graph and the fake tensors.
+    """Trace `step` for stacks with any number of rows; return the graph and the fake tensors of its inputs.
 
-    shapes: of the parameters. The tracer may confuse equal sizes, so the number of rows is one that no other size has.
+    shapes: the shapes of the parameters. The tracer may confuse equal sizes, so the number of rows in the trace differs
+    from all other sizes.
     """
     # Here, because they import sympy, which takes half a second, and few runs compile.
     from torch._subclasses import FakeTensorMode
@@ -88,7 +89,7 @@ def _traced(step: TensorStep, inputs: StepInputs, shapes: Iterable[torch.Size]) 
 
 
 def _any_number(mode: FakeTensorMode, number: int, x: Tensor) -> Tensor:
-    """Return a fake tensor with a symbolic number of rows like those of `x`; expanded rows stay expanded."""
+    """Return a fake tensor like `x`, but with a symbolic number of rows; expanded rows stay expanded."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
     example = x.new_zeros(1 if x.stride(0) == 0 else number, *x.shape[1:]).expand(number, *x.shape[1:])
@@ -99,7 +100,7 @@ def _any_number(mode: FakeTensorMode, number: int, x: Tensor) -> Tensor:
 class Stacked(Executor):
     """Trains many clients at once: their models are rows of one tensor. Clients without steps left leave the stack."""
 
-    numbers_at_once = 2_000_000  # most parameters, or numbers in a batch, in one tensor
+    numbers_at_once = 2_000_000  # most elements in a tensor of parameters or of samples
     # Most bytes of activations, estimated, for models with adapters. On the CPU larger stacks are not faster.
     bytes_at_once, bytes_on_gpu = 2**25, 2**30
 
@@ -113,7 +114,8 @@ class Stacked(Executor):
     def _most_in_memory(self) -> int:
         """Return the number of clients whose activations fit into memory.
 
-        Without adapters the parameters bound the stack; adapters are small compared with the model's activations.
+        Needed with adapters only: they are small compared with the model's activations. Without adapters, the number of
+        parameters limits the stack.
         """
         data = self.batches.data
         most = self.bytes_at_once if data.y.device.type == "cpu" else self.bytes_on_gpu
@@ -129,7 +131,8 @@ class Stacked(Executor):
 class Compiled(Stacked):
     """Trains many clients at once with a compiled local step; see `CompiledStep`.
 
-    A call costs less than without compiling, so stacks are smaller, and a step's vectors stay in the processor's cache.
+    A call has less overhead than without compiling. So stacks can be smaller, and a step's vectors stay in the
+    processor's cache.
     """
 
     numbers_at_once = 1_000_000

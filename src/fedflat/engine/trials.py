@@ -68,7 +68,10 @@ def rounds_for(method: Method) -> int:
 
 
 def trajectory(sim: Simulation) -> Tensor:
-    """Return the model after each remaining round, (rounds, d); if clients train alone, all models concatenated."""
+    """Return the model after each remaining round, (rounds, d).
+
+    If clients train alone, the models of all clients are concatenated, (rounds, clients d).
+    """
     return torch.stack([_models(sim) for _ in sim])
 
 
@@ -130,7 +133,7 @@ class DeviceCheck:
 
 
 def device_trial(device: torch.device) -> Iterator[DeviceCheck]:
-    """Try training on `device`, part by part; a part that raises has not passed, and the trial continues."""
+    """Try training on `device`, part by part; a part that raises an error counts as failed, and the trial continues."""
     yield DeviceCheck("device", device_name(device))
     for name in METHODS:
         yield _tried(f"agreement, {name}", partial(_dense_agreement, name, device))
@@ -157,7 +160,7 @@ def _executors(device: torch.device) -> list[str]:
 
 
 def _dense_agreement(name: str, device: torch.device) -> tuple[str, bool]:
-    """Compare executors on a small dense network; steps are compiled for one method only, since that takes seconds."""
+    """Compare executors on a small dense network; only one method has compiled steps, since compiling takes seconds."""
     names = [executor for executor in _executors(device) if executor != "compiled" or name == METHODS[1]]
     return _agreement(names, device, lambda executor, where: simulation(find(name)(), executor, str(where)))
 

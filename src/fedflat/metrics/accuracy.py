@@ -21,11 +21,11 @@ SAMPLES_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Loss and correctness of every sample; a sample with several labels is correct if all are."""
+    """Loss and correctness of every sample; a sample with several labels is correct if all its labels are."""
 
     loss: Tensor  # (n,)
     correct: Tensor  # (n,) bool; empty in regression
-    further: dict[str, float] = field(default_factory=dict)  # other numbers of the task, by name
+    further: dict[str, float] = field(default_factory=dict)  # other metrics of the task, by name
 
     @property
     def mean_loss(self) -> float:
@@ -71,9 +71,10 @@ def _evaluation(kind: Kind, loss: Tensor, outputs: Tensor, y: Tensor) -> Evaluat
 
 
 def multi_label_numbers(predicted: Tensor, y: Tensor) -> dict[str, float]:
-    """Compare predicted labels and labels (n, k) bool: share of correct ones, and mean F1 = 2 TP / (2 TP + FP + FN).
+    """Compute the share of correct labels and the mean F1 from predicted and true labels (n, k) bool.
 
-    A label that is neither predicted nor there has F1 = 0, as in scikit-learn.
+    For each label, F1 = 2 TP / (2 TP + FP + FN); for a label that is neither predicted nor true in any sample F1 = 0,
+    as in scikit-learn.
     """
     hits, wrong = (predicted & y).sum(0).double(), (predicted != y).sum(0).double()
     f1 = 2 * hits / (2 * hits + wrong).clamp(min=1)
@@ -81,10 +82,10 @@ def multi_label_numbers(predicted: Tensor, y: Tensor) -> dict[str, float]:
 
 
 def regression_numbers(predicted: Tensor, y: Tensor) -> dict[str, float]:
-    """Compare predictions and numbers (n, k): root of the mean squared error, mean absolute error, and R2.
+    """Compute root mean squared error, mean absolute error and R2 from predicted and true numbers (n, k).
 
-    R2 = 1 - squared error / squared deviation from the mean, averaged over the k numbers; those that never vary do not
-    count, and if none varies there is no R2.
+    R2 = 1 - squared error / squared deviation from the mean, averaged over the k outputs. Outputs whose true numbers do
+    not vary do not count; if none varies, there is no R2.
     """
     error, deviation = (predicted - y).square().sum(0), (y - y.mean(0)).square().sum(0)
     varies = deviation > 0
@@ -97,7 +98,7 @@ def regression_numbers(predicted: Tensor, y: Tensor) -> dict[str, float]:
 def per_client(scores: Evaluation, holdings: Holdings | FederatedData) -> NDArray[np.float64]:
     """Compute the accuracy on the samples that each client holds, (clients,), from scores of all training samples.
 
-    Raises InputError in regression, which has none.
+    Raises InputError in regression, which has no accuracy.
     """
     if not len(scores.correct):
         raise InputError("accuracy is not defined in regression")

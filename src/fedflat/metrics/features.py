@@ -24,7 +24,7 @@ PERPLEXITY = 30
 
 @dataclass(frozen=True, eq=False)
 class FeatureMap:
-    """Test samples as points of a plane; points are near each other if the model's features are."""
+    """Test samples as points of a plane: samples with similar features of the model are near each other."""
 
     label: str  # of the method
     points: NDArray[np.float64]  # (n, 2); the axes, and distances between far points, have no meaning
@@ -33,7 +33,7 @@ class FeatureMap:
 
     @property
     def title(self) -> str:
-        """The name of this map among others."""
+        """A name that distinguishes this map from others."""
         return self.label
 
     def about(self) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def feature_map(
 ) -> FeatureMap:
     """Compute the t-SNE map (van der Maaten and Hinton, 2008) of the penultimate features of the model `w` (d,).
 
-    It has `samples` evenly spaced test samples; perplexity 30, from principal components. Raises
-    InputError without a test set or a linear last layer.
+    The map has at most `samples` test samples, evenly spaced. Perplexity is 30, and the points start from principal
+    components. Raises InputError without a test set or a linear last layer.
     """
     from sklearn.manifold import TSNE  # here, because the import takes a second
 
@@ -82,8 +82,8 @@ def penultimate_features(
 ) -> Tensor:
     """Compute the input (n, features) of the last linear layer of the model `w` (d,) for stored samples `x`.
 
-    x: (n, *shape). The model is in evaluation mode; `prepare` turns stored samples into its input. Raises InputError
-    if the outputs of the last linear layer are not the scores of the classes.
+    x: (n, *shape). The model is in evaluation mode; `prepare` turns stored samples into the model's input. Raises
+    InputError if the outputs of the last linear layer are not the scores of the classes.
     """
     features: list[Tensor] = []
     layers = [layer for layer in objective.module.modules() if isinstance(layer, nn.Linear)]

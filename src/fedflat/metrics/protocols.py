@@ -1,4 +1,4 @@
-"""Protocols: how the numbers that papers report are computed from a training curve."""
+"""Protocols: how papers compute the accuracy that they report from a training curve."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 Values = NDArray[np.float64]
 Protocol = Literal["last", "final", "best-validation", "best-test"]
 COLUMNS = ("test_accuracy", "validation_accuracy", "gradients", "bytes_down", "bytes_up")  # of a run's metrics
-WINDOW = 21  # evaluations under the smoothing window; FedSMOO says Hanning and not how long
+WINDOW = 21  # evaluations in the smoothing window; FedSMOO states a Hanning window but not its length
 
 
 MUCH = 0.2  # share of all evaluations; a mean over a larger share covers much of the training
 
 
 def long_mean(averaged: int, evaluations: int) -> str | None:
-    """Return a warning for a mean over too many of the last evaluations; None if they are few."""
+    """Return a warning if the mean of the last `averaged` of all `evaluations` covers too many of them, else None."""
     if averaged <= 1 or averaged <= MUCH * evaluations:
         return None
     return (

@@ -1,4 +1,4 @@
-"""The promise of a private run, and the cost of its rounds of the sampled Gaussian mechanism, by `dp-accounting`."""
+"""The privacy settings of a run, and the epsilon that its rounds cost, computed by `dp-accounting`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..core.errors import InputError
 from ..core.hyper import by_name, check, hyper
 
 Neighbours = Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE"]
-INTERVAL, COARSE = 1e-4, 1e-3  # of losses: the default of `dp-accounting`, and one for searching
-WIDEST = 500.0  # interval, whose exponential is still a number
+INTERVAL, COARSE = 1e-4, 1e-3  # of privacy losses: the default of `dp-accounting`, and one for a search
+WIDEST = 500.0  # largest interval: its exponential is finite
 MOST_ROUNDS = 100_000
 RESOLUTION = 1e-13  # of delta for each round: errors of Fourier transforms, which composition multiplies
 NEARLY_ALL = 1 - 1e-9  # above this rate, sampling is ignored: the epsilon that it saves is below rounding errors
@@ -26,14 +26,15 @@ def epsilon(
     rate: float, noise_multiplier: float, rounds: int, delta: float, neighbours: Neighbours = "ADD_OR_REMOVE_ONE",
     interval: float = INTERVAL, again: tuple[int, ...] = (),
 ) -> float:  # fmt: skip
-    """Bound the epsilon of these rounds at `delta` from above by privacy loss distributions; at rate 1 it is exact.
+    """Compute an upper bound of the epsilon of `rounds` at `delta` by privacy loss distributions; exact at rate 1.
 
     In each round every client takes part with probability `rate`, independently, and moves a sum by at most 1, to which
     Gaussian noise of deviation `noise_multiplier` is added. neighbours: neighbouring data sets differ by one client
-    added or removed, or by the data of one client. interval: privacy losses, if not large, are rounded up to its
-    multiples. again: for each round with several released sums, their number. These have one cohort, so k of them
-    equal one sum with noise that is smaller by sqrt(k). Raises InputError at a rate below 1 without
-    the extra `dp`, and for rounds or a delta that floating point does not resolve.
+    added or removed, or by the data of one client. interval: privacy losses are rounded up to
+    multiples of about this number, or of a larger one for large losses. again: the number of released sums of each
+    round that released several. The sums of a round have the same cohort, so k of them count as one sum with noise that
+    is smaller by the factor sqrt(k). Raises InputError at a rate below 1 without the extra `dp`, and for rounds or a
+    delta that floating point does not resolve.
     """
     if not rounds:
         return 0.0
@@ -56,7 +57,8 @@ def epsilon(
 def noise_for(epsilon_wanted: float, delta: float, rate: float, rounds: int) -> float:
     """Find the least noise multiplier, to four significant digits, whose `epsilon` is at most `epsilon_wanted`.
 
-    The result is at least LEAST_NOISE. Raises InputError if it would exceed MOST_NOISE, or if `epsilon` raises.
+    The result is at least LEAST_NOISE. Raises InputError if it would exceed MOST_NOISE, or for the same reasons as
+    `epsilon`.
     """
 
     def excess(noise: float) -> float:
@@ -82,7 +84,7 @@ def noise_for(epsilon_wanted: float, delta: float, rate: float, rounds: int) -> 
 
 
 def _check_resolved(rounds: int, delta: float) -> None:
-    """Raise InputError where the rounding errors of the composed rounds are not small against `delta`."""
+    """Raise InputError if the rounding errors of the composition of rounds are not small compared with `delta`."""
     if rounds > MOST_ROUNDS:
         raise InputError(f"privacy: the cost of {rounds} rounds cannot be computed; set at most {MOST_ROUNDS}")
     if delta < (least := max(rounds, 10) * RESOLUTION):
@@ -116,7 +118,7 @@ def _composed(
 
 
 def _least_digits(near: float, suffices: Callable[[float], bool]) -> float:
-    """Return the least number of four significant digits that suffices: start at `near`; `suffices` is monotone."""
+    """Return the least number of four significant digits that suffices. `suffices` is monotone; start at `near`."""
     unit = 10.0 ** (floor(log10(near)) + 1 - DIGITS)
     high, stride = floor(near / unit) + 1, 1
     while not suffices(_multiple(high, unit)):
@@ -143,7 +145,7 @@ def _guess(epsilon_wanted: float, delta: float, rate: float, rounds: int) -> flo
 
 @cache
 def _losses(rate: float, noise_multiplier: float, neighbours: Neighbours, interval: float) -> Any:
-    """Return the privacy loss distribution of one round; estimates are pessimistic."""
+    """Return the privacy loss distribution of one round; its discretisation is pessimistic."""
     try:
         from dp_accounting import NeighboringRelation  # an extra
         from dp_accounting.pld import privacy_loss_distribution as distributions
@@ -155,11 +157,11 @@ def _losses(rate: float, noise_multiplier: float, neighbours: Neighbours, interv
     )
 
 
-ROUNDED_UP = 1e-9  # by which an epsilon is larger than the root that was found, more than the root's error
+ROUNDED_UP = 1e-9  # relative margin of an epsilon above the computed root; more than the root's error
 
 
 def gaussian_epsilon(distance: float, delta: float) -> float:
-    """Compute the epsilon at `delta` of a sum that is moved by `distance` deviations of its noise, rounded up."""
+    """Compute epsilon at `delta`, rounded up, if a client moves a sum by `distance` deviations of its noise."""
     from scipy.optimize import brentq  # takes long to import
     from scipy.special import ndtri
 
@@ -171,7 +173,7 @@ def gaussian_epsilon(distance: float, delta: float) -> float:
 
 
 def gaussian_distance(epsilon: float, delta: float) -> float:
-    """Compute the distance, in deviations of the noise and from 1e-12 to 1e12, that costs `epsilon` at `delta`."""
+    """Compute the distance whose epsilon at `delta` is `epsilon`, in deviations of the noise, from 1e-12 to 1e12."""
     from scipy.optimize import brentq
 
     def excess(power: float) -> float:
@@ -183,7 +185,8 @@ def gaussian_distance(epsilon: float, delta: float) -> float:
 def gaussian_delta(distance: float, epsilon: float) -> float:
     """Compute delta = Phi(distance/2 - epsilon/distance) - e^epsilon Phi(-distance/2 - epsilon/distance), exactly.
 
-    The two terms share the density at the first argument; without it none is large, and their difference is exact.
+    Both terms contain the density at the first argument as a factor. Without this factor neither term is large, so that
+    their difference is exact.
     """
     from scipy.special import ndtr
 
@@ -193,7 +196,7 @@ def gaussian_delta(distance: float, epsilon: float) -> float:
 
 
 def _mills(x: float) -> float:
-    """Compute the chance of a normal deviate above `x` over the density at `x`, for `x` of at least 0."""
+    """Compute the probability of a normal deviate above `x`, divided by the density at `x`; `x` is at least 0."""
     from scipy.special import erfcx
 
     return sqrt(pi / 2) * float(erfcx(x / sqrt(2)))

@@ -1,4 +1,4 @@
-"""The weighted mean of what the server receives, summed as it arrives; no bit of it depends on the order."""
+"""The weighted mean of the records that the server receives; no bit of it depends on the order of arrival."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mean_weights(kind: str, sizes: Index, device: torch.device) -> Tensor:
 
 
 class RunningMean:
-    """Adds stacks of records; its memory is that of one record, for any number of clients."""
+    """The mean of records that are added in stacks; it takes the memory of one record for any number of clients."""
 
     def __init__(self, method: Method, like: Tensor) -> None:
         """Start with zero; `like` (d,) gives width, precision and device."""
@@ -35,7 +35,7 @@ class RunningMean:
         widths = self._record.widths(like.shape[-1], method)
         self._sums = {name: ExactSum(like.new_empty(1, width)) for name, width in widths.items()}
         self._lr_factors = ExactSum(like.new_empty(1, 1)) if has_schedule(method) else None
-        # Sums of weighted local steps, of weights, and of clients. They are integers: no sum is rounded.
+        # Sums: of weighted local steps, of weights, and the number of clients. They are integers: no sum is rounded.
         self.counts = like.new_zeros(3, dtype=torch.float64)
 
     def add(self, received: Record, steps: Tensor, weights: Tensor, lr_factors: Tensor | None = None) -> None:
@@ -43,7 +43,7 @@ class RunningMean:
 
         lr_factors: the sums of the factors on their step sizes (c, 1); default the steps, as without a schedule.
 
-        Weights are numbers of samples, or ones: in single precision, products with integers are exact.
+        Weights are integers, numbers of samples or ones: products with numbers in single precision are exact.
         """
         ones = torch.ones_like(weights)
         parts = [
@@ -53,7 +53,7 @@ class RunningMean:
         self._add(parts, steps, weights, lr_factors)
 
     def count(self, steps: Tensor, weights: Tensor, lr_factors: Tensor) -> None:
-        """Add the counts of `add` without the records, which are added to `record_sums` elsewhere."""
+        """Add steps and weights as `add` does, but no records; the caller adds these to `record_sums`."""
         self._add([], steps, weights, lr_factors)
 
     def _add(
@@ -70,7 +70,7 @@ class RunningMean:
         return self._sums
 
     def sums(self) -> Iterator[ExactSum]:
-        """Yield the sums of the record's fields, in an order that is the same everywhere."""
+        """Yield all exact sums, in an order that is the same in every process."""
         yield from self._sums.values()
         if self._lr_factors is not None:
             yield self._lr_factors
@@ -90,7 +90,7 @@ class RunningMean:
 
     @property
     def lr_factors(self) -> Tensor:
-        """The weighted mean of the sums of the factors on the step size, (1,): steps where there is no schedule."""
+        """The weighted mean of the sums of the factors on the step size, (1,); without a schedule, `steps`."""
         if self._lr_factors is None:
             return self.steps
         mean: Tensor = (self._lr_factors.value() / self.counts[1]).to(self.like.dtype)

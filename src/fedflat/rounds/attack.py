@@ -25,10 +25,11 @@ COLLUDING = ("inner-product", "little-is-enough")  # attacks that use the messag
 @by_name
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """A share of the clients attack, the same ones in all rounds, chosen by the experiment's seed.
+    """An attack by a share of the clients, which the experiment's seed selects for all rounds.
 
-    They train as honest clients do and send other messages. None knows the guard. Those of `inner-product` and
-    `little-is-enough` know the mean and deviation of the honest clients' messages of the round, by coordinate.
+    Attackers train as honest clients do and send other messages. They do not know the guard. In the attacks
+    `inner-product` and `little-is-enough` they know the mean and the standard deviation of the honest clients' messages
+    of the round, by coordinate.
     """
 
     kind: Literal["sign-flip", "scaling", "noise", "label-flip", "inner-product", "little-is-enough"] = hyper(
@@ -105,7 +106,7 @@ class Attackers:
     def sent(self, computed: Record, t: int, clients: Index, known: HonestMoments) -> Any:
         """Return the messages of the attackers `clients` (c,) in round `t`: the method's `up`, (c, width).
 
-        computed: the records that the server would average if they were honest, (c, width).
+        computed: the records that the server would average if the attackers were honest, (c, width).
         """
         up, kind, scale = self.message(computed), self.attack.kind, self.attack.scale
         if kind in ("sign-flip", "scaling"):
@@ -143,7 +144,7 @@ class HonestMoments:
     """Mean and deviation of the honest clients' messages in a round, by coordinate, with equal weights."""
 
     def __init__(self, clients: int, attackers: int) -> None:
-        """Start a round of `clients`, of whom `attackers` attack."""
+        """Start a round of `clients` clients, of whom `attackers` are attackers."""
         self.clients, self.attackers, self._number = clients, attackers, 0
         self._sums: dict[str, Tensor] = {}
         self._squares: dict[str, Tensor] = {}

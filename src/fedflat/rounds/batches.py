@@ -27,10 +27,10 @@ class BatchPlan:
     clients: Index  # (c,)
     steps: Index  # (c,) local steps of each, falling
     samples: Tensor  # (c, K, b) sample indices, K the most steps; -1 where there is no sample, at the end of a batch
-    counts: Index  # (c, K) samples in each batch; kept with the host, so that no step waits for a device
+    counts: Index  # (c, K) samples in each batch; kept on the CPU, so that no step waits for a device
 
     def active(self) -> list[int]:
-        """Return how many of the leading clients take each step."""
+        """Return for each step how many clients take it; these are the first clients of the plan."""
         active: list[int] = np.count_nonzero(self.steps[:, None] > np.arange(self.steps[0]), axis=0).tolist()
         return active
 
@@ -59,7 +59,7 @@ class Batches:
         dtype: torch.dtype,
         participation: Participation | None = None,
     ) -> None:
-        """Plan batches of `data`; weights of samples have `dtype`. `participation` names stragglers."""
+        """Prepare batches of `data`; weights of samples have `dtype`. `participation` shortens stragglers' training."""
         self.data, self.client, self.seed, self.dtype = data, client, seed, dtype
         self._participation = participation
 
@@ -71,8 +71,8 @@ class Batches:
     def _length(self, sizes: Index) -> int:
         """Return the common length of batches for clients with `sizes` samples; some batches may be shorter.
 
-        Where batches have a size it is the same for all clients: how a sum over a batch rounds depends on its length,
-        and a client's training must not depend on the other clients in its stack.
+        If the settings give a batch size, the length is `size` for all clients. The rounding of a sum over a batch
+        depends on its length, and a client's training must not depend on the other clients in its stack.
         """
         return self.size if self.client.batch_size else int(sizes.max())
 
@@ -92,7 +92,7 @@ class Batches:
         return steps if rule is None else rule.steps_taken(self.seed, t, clients, steps)
 
     def plan(self, t: int, clients: Index) -> BatchPlan:
-        """Plan the work of `clients`, longest first, in round `t`; it depends on seed, `t` and each client alone."""
+        """Plan the work of `clients`, longest first, in round `t`; the work of a client depends on no other client."""
         steps = self.steps(t, clients)
         samples = self._samples(t, clients, steps)
         by_step = np.ascontiguousarray(samples.swapaxes(0, 1))  # the indices of one step in one piece of memory
@@ -100,9 +100,9 @@ class Batches:
         return BatchPlan(t, clients, steps, on_device, np.count_nonzero(samples >= 0, axis=-1))
 
     def batch(self, samples: Tensor, t: int, clients: Index, k: int, full: bool = True) -> Batch:
-        """Return the batch of the sample indices (*clients, b), augmented for step `k` of `t`.
+        """Return the batch of the sample indices (*clients, b), augmented for step `k` of round `t`.
 
-        Unless it is `full`, indices of -1 stand for samples that a client does not have, and the others have weights.
+        Unless the batch is `full`, an index of -1 marks a place without a sample, and the samples have weights.
         """
         weight = None
         if not full:
@@ -123,7 +123,7 @@ class Batches:
     def everything(self, clients: Index, stacked: bool) -> Iterator[Batch]:
         """Yield all samples of `clients`, not augmented, in batches; the weights of a client sum to 1 over its batches.
 
-        Stacked (c, b), or for one client (b,).
+        The sample indices of a batch are (c, b) if `stacked`, or (b,) for one client.
         """
         sizes, starts = self.data.sizes_of(clients), self.data.starts_of(clients)
         size = self._length(sizes) if stacked else min(self.size, int(sizes.max()))
@@ -153,7 +153,7 @@ class Batches:
         return np.where(exists, self.data.held(starts[:, None, None] + mine), -1)
 
     def _orders(self, t: int, clients: Index, sizes: Index, epochs: int) -> Index:
-        """Return the order of each client's samples (c, epochs, n), n the most samples."""
+        """Return an order of each client's samples in each epoch, (c, epochs, n); n is the most samples of a client."""
         place = np.arange(sizes.max())
         if self.client.batch_size is None:
             return np.broadcast_to(place, (len(clients), epochs, len(place)))

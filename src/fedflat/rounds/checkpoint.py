@@ -23,7 +23,7 @@ from ..core.errors import InputError
 from ..files import system_errors, write_atomically
 
 FORMAT = 3
-KEPT = 3  # states of a run that are kept, the newest ones
+KEPT = 3  # number of checkpoints of a run that are kept, the newest ones
 AT_ONCE = 32 * 2**20  # bytes of a stream that are held at once
 SUM = "sha256"  # the last tensor
 _NAME = re.compile(r"round-(\d{6,9})\.safetensors")
@@ -39,7 +39,7 @@ class Stream:
 
     shape: tuple[int, int]
     dtype: torch.dtype
-    read: Callable[[int, int], Tensor]  # the rows (n, width) from one number to before another
+    read: Callable[[int, int], Tensor]  # (start, end) -> the rows (n, width) from start to end - 1
 
     @classmethod
     def of(cls, x: Tensor | Stream) -> Stream:
@@ -63,7 +63,7 @@ class DamagedError(InputError):
 
 
 def path_of(folder: Path, t: int) -> Path:
-    """Return the path of the state after `t` rounds in `folder`."""
+    """Return the path of the checkpoint after `t` rounds in `folder`."""
     return folder / f"round-{t:06d}.safetensors"
 
 
@@ -74,16 +74,16 @@ def round_of(path: Path) -> int | None:
 
 
 def kept_in(folder: Path) -> list[Path]:
-    """Return the files of states in `folder`, oldest first."""
+    """Return the checkpoints in `folder`, oldest first."""
     found = [(t, path) for path in folder.glob("round-*") if (t := round_of(path)) is not None]
     return [path for _, path in sorted(found)]
 
 
 def retire(folder: Path, newest: int, kept: int = KEPT) -> None:
-    """Remove the states in `folder` that no run will continue from.
+    """Remove the checkpoints in `folder` that no run will continue from.
 
-    These are all but the last `kept` up to round `newest`, and those of later rounds, which are damaged. Raises
-    InputError if they cannot be removed.
+    Of the checkpoints up to round `newest`, the last `kept` stay. Checkpoints of later rounds are damaged, so they are
+    removed. Raises InputError if a checkpoint cannot be removed.
     """
     states = kept_in(folder)
     later = [path for path in states if (round_of(path) or 0) > newest]
@@ -96,14 +96,14 @@ def retire(folder: Path, newest: int, kept: int = KEPT) -> None:
 def save(path: Path, tensors: Mapping[str, Tensor | Stream], meta: dict[str, Any]) -> None:
     """Write `tensors` and the JSON-able `meta` to `path`, atomically. Raises InputError if it cannot be written.
 
-    Only its owner can read the file, as clients' records reveal something of their gradients.
+    Only the owner can read the file, because clients' records reveal something of the clients' gradients.
     """
     text = json.dumps({"format": FORMAT, **meta})
     write_atomically(path, lambda temporary: _write(temporary, tensors, {"fedflat": text}), private=True)
 
 
 def load(path: Path, streamed: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read a checkpoint; matrices whose names begin with one of `streamed` are streams, which keep the file open.
+    """Read a checkpoint; matrices whose names begin with one of `streamed` become streams and keep the file open.
 
     Raises DamagedError, naming the file, if it is missing, damaged or incomplete, InputError if it is of another
     format.
@@ -131,7 +131,7 @@ def settings_of(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def check_sum(path: Path) -> None:
-    """Raise DamagedError unless the file can be read and ends with the SHA-256 of all that is before."""
+    """Raise DamagedError unless the file can be read and ends with the SHA-256 of all bytes before it."""
     try:
         with path.open("rb") as file:
             left, digest = path.stat().st_size - 32, hashlib.sha256()
@@ -160,8 +160,8 @@ def _write(path: Path, tensors: Mapping[str, Tensor | Stream], metadata: dict[st
     """Write the safetensors format; the library's own writer would hold everything in memory, twice.
 
     The file has the length of the header, the header in JSON, padded to a multiple of eight bytes, and the tensors.
-    Those with the widest numbers come first, so that each begins at a multiple of the size of its numbers. The last
-    tensor is the SHA-256 of all bytes before it.
+    Tensors with the widest numbers come first, so that each tensor begins at a multiple of the size of its numbers. The
+    last tensor is the SHA-256 of all bytes before it.
     """
     header: dict[str, Any] = {"__metadata__": metadata}
     names, end = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)), 0

@@ -22,15 +22,16 @@ _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
 class Checksums:
     """The SHA-256 digests of the files of a folder that are written with `write`.
 
-    After a crash between the writing of a file and of its digest, a new file has no digest, and a replaced one has two.
-    If digests are `required`, a file without one is damaged; a new file's is written before the file is.
+    After a crash between the writing of a file and of its digest, a new file has no digest, and a replaced file has
+    two. If digests are `required`, a file without a digest is damaged; the digest of a new file is written before the
+    file.
     """
 
     folder: Path
     required: bool = False
 
     def write(self, name: str, write: Callable[[Path], object]) -> None:
-        """Write the file `name` as `write_atomically` does."""
+        """Write the file `name` as `write_atomically` does, and its digest."""
         known = self._read()
 
         def write_and_digest(temporary: Path) -> None:
@@ -42,13 +43,13 @@ class Checksums:
         self._write({**known, name: {digest_of(self.folder / name)}})
 
     def remove(self, name: str) -> None:
-        """Remove the digest of `name`, for a file that changes in other ways."""
+        """Remove the digest of `name`, for a file that is later changed without `write`."""
         known = self._read()
         if known.pop(name, None):
             self._write(known)
 
     def problem(self, name: str) -> str | None:
-        """Describe the damage of the file `name`; None if it is intact, or needs and has no digest."""
+        """Describe the damage of the file `name`; None if it is intact, or has no digest and needs none."""
         expected = self._read().get(name, set())
         if not expected and not self.required:
             return None
@@ -120,7 +121,7 @@ CONTENT, SHA256 = "content", "sha256"
 
 
 def write_checked(path: Path, content: Any, private: bool = False) -> None:
-    """Write the JSON-able `content` atomically; a `private` file can be read by its owner alone. Raises InputError."""
+    """Write the JSON-able `content` atomically, or raise InputError; only the owner can read a `private` file."""
     text = json.dumps({CONTENT: content, SHA256: _digest(content)}, indent=2) + "\n"
     write_atomically(path, lambda temporary: temporary.write_text(text), private)
 
@@ -135,5 +136,5 @@ def read_checked(path: Path, most: int = TEXT) -> Any:
 
 
 def _digest(content: Any) -> str:
-    """Return the SHA-256 of a JSON-able value, for any order of keys and any line breaks in the file."""
+    """Return the SHA-256 of a JSON-able value; the order of keys and line breaks do not matter."""
     return hashlib.sha256(json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode()).hexdigest()

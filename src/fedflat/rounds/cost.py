@@ -17,7 +17,7 @@ from ..data.types import Index
 
 @dataclass(frozen=True)
 class MethodCost:
-    """Numbers (not bytes) for a model of d parameters."""
+    """The cost of a method for a model of d parameters, counted in numbers, not in bytes."""
 
     down: int  # to each sampled client, per round
     up: int  # from each sampled client, per round
@@ -39,17 +39,17 @@ def method_cost(method: Method, d: int) -> MethodCost:
 
 
 def compared_messages(with_adapter: float, full: float) -> str:
-    """Describe the bytes that a client sends in a round, and their share of full fine-tuning."""
+    """Describe the bytes that a client sends in a round, and their share of the bytes of full fine-tuning."""
     share = f", {100 * with_adapter / full:.2g} % of the {full / 1e6:,.3g} MB of full fine-tuning" if full else ""
     return f"{with_adapter / 1e6:,.3g} MB{share}"
 
 
 class VectorCost(MethodCost):
-    """The same in model-sized vectors; scalars and short windows do not count, as in the papers."""
+    """The cost of a method in model-sized vectors; scalars and short windows do not count, as in the papers."""
 
     @property
     def stored(self) -> int:
-        """Numbers that a client holds in a round: the model, its record, and the rest of the message."""
+        """Vectors that a client holds in a round: the model, its record, and the rest of the message."""
         return 1 + self.client + self.down - 1
 
 
@@ -60,23 +60,26 @@ def vector_cost(method: Method) -> VectorCost:
 
 
 def gradients_per_step(method: Method) -> int:
-    """Count the minibatch gradients of one local step, by taking one."""
+    """Count the minibatch gradients of one local step, by taking a trial step."""
     return _trial(method).per_step
 
 
 def full_passes_per_round(method: Method) -> int:
-    """Count the gradients on all of a client's samples in one round, by computing one."""
+    """Count the gradients on all of a client's samples in one round, by computing a trial round."""
     return _trial(method).full
 
 
 def gradients_in_round(method: Method, steps: Index, batches: Index, t: int = 0) -> Index:
-    """Count the minibatch gradients of clients that take `steps` (c,) in round `t`, with `batches` (c,): (c,)."""
+    """Count the minibatch gradients of each client in round `t`, (c,).
+
+    steps: the local steps of each client (c,). batches: the batches in one pass over the samples of each client (c,).
+    """
     found = _trial(method, t)
     return steps * found.per_step + batches * found.full
 
 
 def sends_move(method: Method) -> bool:
-    """Tell whether the field `delta` of messages is w_i - w for any client record, by finishing a round."""
+    """Tell whether the field `delta` of messages is w_i - w for any client record; a trial round decides this."""
     return _trial(method).sends_move
 
 
@@ -106,7 +109,7 @@ class _Trial:
 
 
 def _trial(method: Method, t: int = 0) -> _Trial:
-    """Compute a round `t` of one step, of a client whose record has ones."""
+    """Compute round `t` with one local step of one client; one is added to all numbers of its initial record."""
     if isinstance(method, Alternation):  # its cost is that of its base, and it fits models of one size only
         return _trial(method.base, t)
     w, step, full = torch.ones(3), ObservedOracle(_Identity()), ObservedOracle(_Identity())

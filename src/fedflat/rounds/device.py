@@ -25,7 +25,7 @@ def usable_device(name: str | torch.device) -> torch.device:
 
 @contextmanager
 def one_thread(device: torch.device) -> Iterator[None]:
-    """Use one thread inside the block, where `device` is the CPU.
+    """Use one thread inside the block if `device` is the CPU.
 
     The last bits of sums over several threads depend on the number of threads; rounds must not depend on the machine or
     on the number of worker processes.
@@ -40,7 +40,7 @@ def one_thread(device: torch.device) -> Iterator[None]:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the name of a device for a user: the model of a GPU."""
+    """Return the name of a device to show to a user; for a GPU, its model."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
@@ -48,5 +48,5 @@ ALIGNED = 64  # bytes, as torch aligns its own tensors: vector kernels round dif
 
 
 def aligned(x: Tensor) -> Tensor:
-    """Return `x` contiguous at an aligned address, as in shared memory; copied only if it is not."""
+    """Return `x`, contiguous and at an aligned address, as in shared memory; copy it only if necessary."""
     return x if x.is_contiguous() and x.data_ptr() % ALIGNED == 0 else x.clone(memory_format=torch.contiguous_format)

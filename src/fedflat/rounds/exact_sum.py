@@ -9,12 +9,15 @@ from math import frexp, isfinite
 import torch
 from torch import Tensor
 
-AT_ONCE = 2**16  # numbers that are cut at once; they stay in the processor's cache
+AT_ONCE = 2**16  # numbers that are cut at once, few enough for the processor's cache
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The places at which numbers are cut: powers of 2**step, `places` of them."""
+    """The places at which numbers are cut into pieces; the unit of place i is 2**(step i).
+
+    A sum keeps `places` adjacent places, from the highest that its terms need.
+    """
 
     places: int
     step: int  # bits from one place to the next; 2**(54 - step) numbers can be added before a place overflows
@@ -26,13 +29,14 @@ class Grid:
 
     @property
     def lowest(self) -> int:
-        """The lowest place whose next ones are not rounded."""
+        """The lowest place that can be the highest of a sum: the units of the places below it are normal numbers."""
         return -(1020 // self.step) + self.places
 
     def top(self, largest: float) -> int:
-        """Return the place for numbers up to `largest`: the first whose next one's unit is more than twice as large.
+        """Return the highest place that numbers of at most `largest` in absolute value need.
 
-        Zeros go with any place, so they have the lowest.
+        The unit of the next higher place is at least twice as large as every such number. Zeros fit any place, so for
+        them the result is the lowest one.
         """
         if not isfinite(largest):
             return self.highest
@@ -41,17 +45,17 @@ class Grid:
         return max(self.lowest, min(self.highest, -(-(frexp(largest)[1] + 1) // self.step) - 1))
 
     def anchor(self, place: int) -> float:
-        """Return the number whose last bit is the unit of a place: a number added to it is rounded to that unit."""
+        """Return a number whose last bit is the unit of a place: a number added to it is rounded to that unit."""
         return 1.5 * 2.0 ** (52 + self.step * place)
 
 
-# Below the last place is less than 2**-36 of the largest number, in double precision less than 2**-53.
+# The part below the last place is less than 2**-36 of the largest number, for float64 less than 2**-53.
 GRIDS = {torch.float64: Grid(places=3, step=26)}
 USUAL = Grid(places=2, step=36)
 
 
 def grid_of(dtype: torch.dtype) -> Grid:
-    """Return the grid for sums of numbers of a precision."""
+    """Return the grid for sums of numbers of type `dtype`."""
     return GRIDS.get(dtype, USUAL)
 
 
@@ -78,7 +82,7 @@ class ExactSum:
         add_all([(self, x, weights)])
 
     def add_products(self, products: Products, low: float, high: float) -> None:
-        """Add the rows of `products`, which lie between `low` and `high`."""
+        """Add the rows of `products`, whose largest absolute value is max(-low, high)."""
         self.raise_to(self._grid.top(max(-low, high)))
         if products.all is not None:
             return self._cut(products.all, self._rows)
@@ -87,10 +91,11 @@ class ExactSum:
             self._cut(some * products.weights, sums.unbind())
 
     def raise_to(self, top: int) -> None:
-        """Make `top` the highest place, if it is higher than the current one: the lowest ones are dropped.
+        """Make `top` the highest place, if it is higher than the current one; drop the lowest places.
 
-        The dropped pieces would not have been kept, and the new places would have stayed zero: numbers so far are less
-        than half of their units. So the result does not depend on when this happens.
+        The result does not depend on when this happens. If `top` had been the highest place from the start, the dropped
+        pieces would not have been kept, and the new places would be zero, because all numbers so far are less than half
+        of their units.
         """
         up = top - self.top
         if up <= 0:
@@ -109,8 +114,8 @@ class ExactSum:
     def integers(self) -> Tensor:
         """Return the sums as integer multiples of the units of their places, (places, d), int64.
 
-        For one vector they are at most half of 2**step in absolute value. Raises ValueError if one is not finite, or
-        has more than 63 bits.
+        For one vector they are at most half of 2**step in absolute value. Raises ValueError if a multiple is not
+        finite, or has more than 63 bits.
         """
         multiples = self.sums / self._units()
         if not bool((multiples.abs() < 2.0**63).all()):
@@ -123,7 +128,7 @@ class ExactSum:
         return 1 << (self._grid.step - 1)
 
     def add_integers(self, top: int, integers: Tensor) -> None:
-        """Add `integers` of other sums, or of a sum of several, whose highest place is `top`.
+        """Add the `integers` of another sum, or the total of several sums' integers, with highest place `top`.
 
         Raises ValueError if that is below the current highest place.
         """
@@ -138,7 +143,7 @@ class ExactSum:
         return self.sums.new_tensor(units)[:, None]
 
     def _cut(self, left: Tensor, sums: Sequence[Tensor]) -> None:
-        """Add the pieces of `left` (c, n), which is used up, to `sums` (n,), one for each place from the highest."""
+        """Cut `left` (c, n), which is overwritten, and add the pieces to `sums` (n,), from the highest place."""
         *higher, last = (self._grid.anchor(self.top - place) for place in range(self._grid.places))
         for anchor, total in zip(higher, sums, strict=False):
             piece = (left + anchor).sub_(anchor)  # rounded to the unit of the place
@@ -148,7 +153,7 @@ class ExactSum:
 
 
 class Products:
-    """The rows of `x` (c, d), each times its weight (c, 1), rounded to float64; many of them are computed twice."""
+    """The rows of `x` (c, d), each times its weight (c, 1), rounded to float64. They are stored if they are few."""
 
     def __init__(self, x: Tensor, weights: Tensor) -> None:
         self.x, self.weights = x, weights.double()
@@ -157,7 +162,7 @@ class Products:
         self.all = x * self.weights if x.shape[-1] <= self.columns else None
 
     def extremes(self) -> tuple[Tensor, Tensor]:
-        """Two numbers between which the products lie; the larger absolute value is that of a product."""
+        """Return two numbers `low` and `high`: max(-low, high) is the largest absolute value of a product."""
         if self.all is not None:
             low, high = self.all.aminmax()
             return low, high

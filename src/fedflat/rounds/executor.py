@@ -1,4 +1,4 @@
-"""The local training of some clients of a cohort, and what all ways to run it have in common."""
+"""The executors of local training: the base class, and the reference, which trains one client after another."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Executor(ABC):
     def _oracle(self, samples: Tensor, plan: BatchPlan, rows: int, k: int, full: bool = True) -> BatchOracle:
         """Return the oracle of the batch of `samples` at step `k`, for the leading `rows` clients of `plan`.
 
-        `full`: every client has all samples of the batch, and they need no weights; see `Batches.batch`.
+        full: whether every client has all samples of the batch, which then need no weights; see `Batches.batch`.
         """
         clients = plan.clients[:rows] if samples.ndim > 1 else plan.clients[0]
         batch = self.batches.batch(samples, plan.t, clients, k, full)
@@ -97,7 +97,7 @@ class Executor(ABC):
         return BatchOracle(self.objective, self._keyed(batch, plan.t, clients, k + 1), seeded)
 
     def _keyed(self, batch: Batch, t: int, clients: Index, *counters: int) -> Batch:
-        """Add the keys of dropout masks to `batch`: the same at every gradient of a step, whatever ran before."""
+        """Add the keys of dropout masks to `batch`: the same at all gradients of a step, whatever was drawn before."""
         if self.randomness is not Randomness.DROPOUT:
             return batch
         keys = np.asarray(words(self.seed, Purpose.DROPOUT, t, clients, *counters)).view(np.int64)
@@ -127,7 +127,7 @@ def stacked(down: Any, clients: Index) -> Any:
 
 
 def _shown_to(observer: RoundObserver, clients: Index) -> Callable[[LocalState, Tensor | None], None]:
-    """Return a callback that passes the models of `clients`, and the offset of the gradient's point, to `observer`."""
+    """Return a callback that passes the models of `clients`, and their perturbations, to `observer`."""
 
     def observe(state: LocalState, point: Tensor | None) -> None:
         w = state.w.reshape(-1, state.w.shape[-1])
@@ -179,7 +179,7 @@ class Sequential(Executor):
 
     @contextmanager
     def _seeded(self, device: torch.device, plan: BatchPlan, *counters: int) -> Iterator[None]:
-        """Draw the same random numbers at every gradient of a step, whatever ran before."""
+        """Draw the same random numbers at every gradient of a step, independent of earlier draws."""
         if self.randomness in (Randomness.NOTHING, Randomness.DROPOUT):
             yield
             return

@@ -16,7 +16,7 @@ from ..core.method import Method
 from ..core.records import Record, is_finite, record_norm, shortened_to
 from .device import one_thread
 
-REMEMBERED = 9  # rounds in the running median of norms: it is an honest client's norm while five of them are
+REMEMBERED = 9  # rounds in the running median of norms; it is an honest client's norm if those of five rounds are
 
 
 @by_name
@@ -52,13 +52,13 @@ class Guard:
 
     @property
     def bounds_norms(self) -> bool:
-        """Whether there is a bound on norms, and not on weights alone."""
+        """Whether the guard bounds norms, and not only weights."""
         return any(value is not None and isfinite(value) for value in (self.bound, self.multiple))
 
     def limited(self, weights: Tensor) -> Tensor:
         """Limit the weights (c, 1) of all clients of a round to `max_weight` times their lower median.
 
-        They stay integers, so that products with them are exact.
+        The limited weights are integers, so that products with them are exact.
         """
         if self.max_weight is None or self.max_weight == inf:
             return weights
@@ -73,8 +73,8 @@ class Screened:
     record: Any  # (c, width); only accepted rows may be used
     accepted: Tensor  # (c,) bool
     clipped: Tensor  # (c,) bool
-    sent: Tensor  # norms as they came, (c,), float64
-    norms: Tensor  # norms as they are averaged, (c,), float64
+    sent: Tensor  # norms before clipping, (c,), float64
+    norms: Tensor  # norms after clipping, (c,), float64
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class GuardState:
     """The current bounds on clients' norms: of entire records by the guard and, in a federation, of each field."""
 
     guard: Guard | None
-    start: float  # norm of the initial model, at least 1: stands for norms before there are any
+    start: float  # norm of the initial model, at least 1; used as long as no norms of clients are known
     medians: tuple[float, ...] = ()  # of the accepted norms of the last rounds, the newest last
     field_multiple: float | None = None  # bound of each field, as a multiple of `field_norms`; inf is no bound
     field_norms: Mapping[str, float] = field(default_factory=dict)  # the largest median of a round's norms, by field
@@ -91,7 +91,7 @@ class GuardState:
     def new(cls, guard: Guard | None, method: Method, w: Tensor, field_multiple: float | None = None) -> Self:
         """Return the bounds of a run of `method` that begins at `w` (d,).
 
-        A guard that bounds norms takes the place of `field_multiple`. Raises InputError if clients send nothing.
+        If the guard bounds norms, `field_multiple` is ignored. Raises InputError if clients send nothing.
         """
         if guard is not None and not isinstance(guard, Guard):
             raise InputError(f"guard must be a Guard such as Guard(multiple=3.0), got {guard!r}")
@@ -117,7 +117,7 @@ class GuardState:
         return weights if self.guard is None else self.guard.limited(weights)
 
     def excess(self, norms: Mapping[str, float], gradients: Collection[str], lr_sum: float) -> str:
-        """Describe the first of a client's fields whose norm exceeds its bound; "" if no norm does.
+        """Describe the first of a client's fields whose norm exceeds the field's bound; "" if there is none.
 
         norms: the norm of each field. gradients: the names of fields that scale as gradients. lr_sum: the sum of the
         client's step sizes. The server's mean obeys the same bounds: its weights are positive and sum to 1, so it is a

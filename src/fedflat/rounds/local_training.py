@@ -49,7 +49,7 @@ class Client:
             raise InputError("client.epochs and client.steps exclude each other; give one of them")
 
     def batches_per_epoch(self, sizes: Index) -> Index:
-        """Return the number of batches in one pass over n_i samples, (clients,)."""
+        """Return the number of batches in one pass over the samples of each client, (clients,)."""
         return np.ones_like(sizes) if self.batch_size is None else -(-sizes // self.batch_size)
 
     def local_steps(self, sizes: Index) -> Index:
@@ -63,7 +63,7 @@ class Client:
         return self.lr * self.lr_decay**t
 
     def descent(self, lr: float) -> Descent:
-        """Return the local update of a round with the step size `lr`."""
+        """Return the rule for local updates in a round with the step size `lr`."""
         shared = ("weight_decay", "max_norm", "momentum", "wd_scope", "clip_scope")
         return Descent(lr, **{name: getattr(self, name) for name in shared})
 

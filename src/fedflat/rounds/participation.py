@@ -44,7 +44,7 @@ class Participation(ABC):
 
 @dataclass(frozen=True)
 class Number(Participation):
-    """Exactly `number` clients, uniformly without replacement."""
+    """Exactly `number` clients, drawn uniformly without replacement."""
 
     number: int
 
@@ -58,7 +58,7 @@ class Number(Participation):
 
 @dataclass(frozen=True)
 class Share(Participation):
-    """The share `share` of all clients, rounded, at least one, uniformly without replacement."""
+    """A fixed share of all clients, rounded to at least one client, drawn uniformly without replacement."""
 
     share: float
 
@@ -72,7 +72,7 @@ class Share(Participation):
 
 @dataclass(frozen=True)
 class Bernoulli(Participation):
-    """Every client independently with probability `p`; an empty round is drawn again."""
+    """Every client takes part independently with probability `p`; an empty cohort is drawn again."""
 
     p: float
 
@@ -154,10 +154,10 @@ class Unreliable(Participation):
 
 @dataclass(frozen=True)
 class HeldOut(Participation):
-    """The cohorts of `rule` without a `share` of all clients, who never take part.
+    """The cohorts that `rule` draws from the clients that are not held out; a `share` of all clients is held out.
 
-    The model is evaluated on their samples: the gap to the clients that train is the participation gap of Yuan et al.
-    (ICLR 2022). They are chosen at random, and are the same for every seed.
+    Held-out clients never take part. The model is evaluated on their samples: the gap to the clients that train is the
+    participation gap of Yuan et al. (ICLR 2022). They are chosen at random, and are the same for every seed.
     """
 
     rule: Participation  # or a value that `participation` accepts, such as 0.2

@@ -1,4 +1,4 @@
-"""The mean of a private round: bounded records with noise, over a fixed number; and its secret random numbers."""
+"""The mean of a private round, from bounded records and noise, and the secret random numbers of a round."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from ..core.records import Record, record_norm, shortened_to
 from ..data.types import Index
 from .aggregation import RunningMean
 
-FINENESS = 20  # binary digits of the grid below the deviation of the noise
-SLACK = 2.0**-20  # by which records are shorter than the bound, more than all roundings can add
+FINENESS = 20  # bits by which the unit of the grid is below the deviation of the noise
+SLACK = 2.0**-20  # share by which records stay below the bound; more than all rounding errors
 
 
 class PrivateMean(RunningMean):
     """Bounds every record, sums them on a grid, and returns the noised sum over the expected number of clients.
 
-    The norm of a record is at most `clip`: that of all fields in the unit of parameters, where a field with the scale
-    of gradients counts as its move in a round. Coordinates are then cut, towards zero, to a grid that depends
-    on the settings alone. So a client moves the sum by at most `clip`, to the last bit, and the noise, rounded to the
-    same grid, has no pattern in its last bits: the released sum is the ideal noised sum, rounded.
+    The norm of a record is taken over all fields, in the unit of parameters: a field with the scale of gradients is
+    multiplied by the sum of the step sizes. The norm is at most `clip`. Coordinates are then rounded towards zero to a
+    grid that depends on the settings alone. So a client moves the sum by at most `clip`, exactly. The noise is rounded
+    to the same grid, so that the released sum is the ideal noised sum, rounded: its last bits reveal nothing more.
     """
 
     def __init__(
         self, method: Method, like: Tensor, ctx: Context, steps: int, clip: float, noise_multiplier: float,
         expected: float, noise_key: Callable[[bytes], bytes],
     ) -> None:  # fmt: skip
-        """Start with zero; `steps` are the local steps of every client; the divisor is `expected`, a number of clients.
+        """Start with zero. steps: the local steps of a client. expected: the expected number of clients, the divisor.
 
-        like: (d,). noise_key: returns the key of the noise from the `digest` of the sums. Other sums must have another
-        key: the difference of two sums with the same noise has none.
+        like: (d,). noise_key: returns the key of the noise from the `digest` of the sums. Different sums must have
+        different keys: in the difference of two sums with the same noise, the noise cancels.
         """
         super().__init__(method, like)
         self._clip, self._expected, self._noise_key = clip, expected, noise_key
@@ -66,7 +66,7 @@ class PrivateMean(RunningMean):
         return self._record(**fields)
 
     def value(self) -> Any:
-        """Return the noised sum over the expected number of clients; the same at every call."""
+        """Return the noised sum divided by the expected number of clients; every call returns the same."""
         key, means = self._noise_key(self.digest()), {}
         for name, x in self._sums.items():
             total, unit = x.value(), self._grid_unit(name)
@@ -77,7 +77,7 @@ class PrivateMean(RunningMean):
         return self._record(**means)
 
     def digest(self) -> bytes:
-        """Return the SHA-256 of the exact sums and their noise's deviations, which with the key determine `value`."""
+        """Return the SHA-256 of the exact sums and of the noise's deviations; with the key they determine `value`."""
         found = hashlib.sha256()
         for name, x in self._sums.items():
             total = x.value().cpu().numpy() + 0.0  # no zero has a sign
@@ -122,7 +122,7 @@ def words(key: bytes, purpose: str, number: int) -> NDArray[np.uint64]:
 
 
 def poisson_sample(key: bytes, rate: float, clients: int) -> Index:
-    """Draw each of `clients` with probability `rate`, independently, in rising order; the sample may be empty."""
+    """Draw each of `clients` clients independently with probability `rate`; return a rising, possibly empty sample."""
     if rate == 1:
         return np.arange(clients)
     return np.flatnonzero(words(key, "cohort", clients) < np.uint64(int(rate * 2**64)))

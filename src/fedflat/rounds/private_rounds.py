@@ -30,30 +30,30 @@ from .private_mean import KEY_BYTES, PrivateMean, derived_key, poisson_sample, s
 from .settings import table_of
 
 _RUN = re.compile(r"[0-9a-f]{16}")
-MOST_DELTA = 1.0  # times one over the clients: a mechanism that shows a client at random has as much
+MOST_DELTA = 1.0  # most of delta times the number of clients; publishing the data of one random client reaches it
 
 
 @dataclass(frozen=True)
 class Poisson(Participation):
-    """Every client independently with probability `rate`; rounds may be empty."""
+    """Every client takes part independently with probability `rate`; cohorts may be empty."""
 
     rate: float
 
     def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
-        """Draw an example cohort; those of a run are drawn by `PrivateRounds`, not by its seed."""
+        """Draw an example cohort; `PrivateRounds` draws the cohorts of a run."""
         return np.flatnonzero(rng.random(clients) < self.rate)
 
 
 @dataclass(frozen=True)
 class RoundKey:
-    """The secret of a round; those of later rounds follow from it, those of earlier rounds do not."""
+    """The secret key of a round; the keys of later rounds follow from it, the keys of earlier rounds do not."""
 
     run: str  # a name of the run, 16 hexadecimal digits, that reveals none of its keys
     t: int
     key: bytes
 
     def of(self, t: int) -> RoundKey:
-        """Return the secret of round `t`, this one or a later one. Raises ValueError for an earlier one."""
+        """Return the key of round `t`, this round or a later one. Raises ValueError for an earlier round."""
         if t < self.t:
             raise ValueError(f"the key of round {t} does not follow from that of round {self.t}")
         key = self.key
@@ -65,16 +65,17 @@ class RoundKey:
 class PrivateRounds:
     """Draws the cohort of a round, makes its mean, and computes the privacy spent so far.
 
-    All random numbers of a round follow from its `RoundKey`, and the noise also from its sum: a round that is computed
-    again has the same cohort, and for the same sum the same noise. Another sum has other noise and counts as a further
-    release. The key is kept in checkpoints, and the releases in a log beside them.
+    All random numbers of a round follow from its `RoundKey`; the noise also depends on the sum. A round that is
+    computed again has the same cohort. If its sum is the same, the noise is the same, too; a different sum gets
+    different noise and counts as a further release. The key is kept in checkpoints, and the releases in a log beside
+    the checkpoints.
     """
 
     def __init__(
         self, privacy: Privacy, method: Method, client: Client, clients: int, rounds: int, seed: int,
         shared: Callable[[Any], Any] = lambda key: key, writes: bool = True,
     ) -> None:  # fmt: skip
-        """Plan `rounds`; `shared` sends the first rank's draws to all ranks, as JSON, and only that rank `writes`.
+        """Plan `rounds`; `shared` sends the draws of rank 0 to all ranks, as JSON, and only rank 0 `writes` logs.
 
         Raises InputError, naming the setting, if the run cannot be private or would exceed its budget.
         """
@@ -96,7 +97,7 @@ class PrivateRounds:
 
     @property
     def known_of_a_round(self) -> tuple[int, float]:
-        """Number of clients in a round and their share of all, on average: methods may know no more."""
+        """Average number of clients in a round, and their share of all clients: methods may know no more."""
         return max(1, round(self.expected)), self.privacy.rate
 
     def expected_gradients(self, method: Method, sizes: Index) -> float:
@@ -106,15 +107,15 @@ class PrivateRounds:
 
     @property
     def is_secret(self) -> bool:
-        """Whether keys come from the operating system."""
+        """Whether keys come from the operating system and not from the seed."""
         return self.privacy.noise == "system"
 
     def cohort(self, t: int) -> Index:
-        """Draw the clients of round `t`, the next one, in rising order; may be empty. Every rank must call it."""
+        """Draw the clients of round `t`, the next one, in rising order; may be empty. All ranks must call this."""
         return poisson_sample(self._key(t, b"cohort"), self.privacy.rate, self.clients)
 
     def mean(self, method: Method, like: Tensor, ctx: Context) -> PrivateMean:
-        """Return an empty mean for the records of the round of `ctx`; `like` (d,)."""
+        """Return a mean without records yet, for the round of `ctx`; `like` (d,) gives precision and device."""
 
         def noise_key(digest: bytes) -> bytes:
             return self._key(ctx.t, b"noise" + digest)
@@ -124,8 +125,8 @@ class PrivateRounds:
     def release(self, t: int, mean: PrivateMean) -> None:
         """Record the release of the sum of round `t`, on disk beside the checkpoints, before its noise can be drawn.
 
-        No release is counted twice. Every rank must call it. Raises InputError if it is a further sum of a round, with
-        which the planned rounds would exceed the budget.
+        No release is counted twice. All ranks must call this. Raises InputError if the round has already released a
+        different sum and the planned rounds would exceed the budget with a further one.
         """
         if not self.is_secret:
             return
@@ -138,14 +139,17 @@ class PrivateRounds:
         self.check_budget(self._planned)  # another process may have continued the same state meanwhile
 
     def kept(self, t: int) -> dict[str, Any]:
-        """Return the key and the number of releases for the state after `t` rounds; secret. Every rank must call it."""
+        """Return the key and the number of releases, for a checkpoint after `t` rounds; the key is secret.
+
+        Empty if keys come from the seed. All ranks must call this.
+        """
         if not self.is_secret:
             return {}
         secret = self._round_key(t)
         return {"run": secret.run, "key": secret.key.hex(), "releases": len(self._released)}
 
     def log_in(self, folder: Path) -> None:
-        """Write the log of releases to `folder`, too, before a checkpoint is written there."""
+        """Write the log of releases also to `folder`; call this before a checkpoint is written there."""
         if self._secret is not None:
             add_to_log(log_of(folder, self._secret.run), self._released)
             self._folders |= {folder.absolute()}
@@ -153,7 +157,7 @@ class PrivateRounds:
     def restored(self, kept: Any, t: int, path: Path) -> Self:
         """Return private rounds that continue after `t` rounds, from the `kept` values of the checkpoint `path`.
 
-        Raises DamagedError if it has no key, InputError if the log beside it is missing or incomplete.
+        Raises DamagedError if the checkpoint has no key, InputError if the log beside it is missing or incomplete.
         """
         new = copy(self)
         if not self.is_secret:
@@ -171,22 +175,25 @@ class PrivateRounds:
         return new
 
     def settings(self) -> dict[str, Any]:
-        """Return a table of what the rounds depend on; solved-for noise depends on the number of planned rounds."""
+        """Return a table of the settings that the rounds depend on, with the noise multiplier, given or computed."""
         return table_of(self.privacy) | {"solved_noise": f"{self._noise:g}"}
 
     def epsilon(self, rounds: int) -> float:
-        """Return the epsilon spent by `rounds`, for one client added or removed, in all known continuations."""
+        """Return the epsilon spent by the first `rounds`, if one client is added or removed; all releases count."""
         return self._epsilon(rounds, self._released)
 
     def spent(self, rounds: int) -> dict[str, float]:
-        """Return the privacy spent by `rounds`, or by all released rounds if more, for results and checkpoints."""
+        """Return the privacy spent, for results and checkpoints.
+
+        All rounds up to `rounds` count or, if later rounds have been released, all up to the last released one.
+        """
         rounds = max([rounds, *(t + 1 for t, _ in self._released)])
         return {"epsilon": self.epsilon(rounds),
                 "epsilon_replace_one": self._epsilon(rounds, self._released, "REPLACE_ONE"),
                 "delta": self.privacy.delta, "noise_multiplier": self._noise}  # fmt: skip
 
     def check_budget(self, rounds: int, released: frozenset[Release] | None = None) -> None:
-        """Raise InputError if `rounds`, with the sums `released`, exceed the budget."""
+        """Raise InputError if `rounds`, with the sums `released` (default: all known ones), exceed the budget."""
         released = self._released if released is None else released
         rounds = max([rounds, *(t + 1 for t, _ in released)])
         needed, again = self._epsilon(rounds, released), len(_again(released, rounds))
@@ -205,7 +212,7 @@ class PrivateRounds:
         return epsilon(self.privacy.rate, self._noise, rounds, self.privacy.delta, neighbours, again=again)
 
     def _key(self, t: int, purpose: bytes) -> bytes:
-        """Return the key of round `t` for one purpose; a key from the seed is the same for all."""
+        """Return the key of round `t` for one purpose; a key from the seed is the same for all purposes."""
         return derived_key(self._round_key(t).key, purpose) if self.is_secret else seeded_key(self._seed, t)
 
     def _round_key(self, t: int) -> RoundKey:
@@ -217,7 +224,7 @@ class PrivateRounds:
 
 
 def _again(released: frozenset[Release], rounds: int) -> tuple[int, ...]:
-    """Count the released sums of each of the first `rounds` that released more than one, in rising order."""
+    """Return the numbers of released sums, rising, of the rounds before `rounds` that released several."""
     numbers = Counter(t for t, _ in released if t < rounds)
     return tuple(sorted(number for number in numbers.values() if number > 1))
 
@@ -233,7 +240,7 @@ def _check(privacy: Privacy, method: Method, client: Client, clients: int) -> No
                          "such a delta allows to show a client's data")  # fmt: skip
 
 
-Release = tuple[int, str]  # a round, and the tag of a sum of it, 32 hexadecimal digits
+Release = tuple[int, str]  # a round, and the tag of its released sum, 32 hexadecimal digits
 _LINE = re.compile(r"((\d{1,9}) ([0-9a-f]{32})) ([0-9a-f]{16})")
 _PATTERN = "released-*.log"
 
@@ -244,7 +251,7 @@ def log_of(folder: Path, run: str) -> Path:
 
 
 def logs_in(folder: Path) -> list[Path]:
-    """List the logs of all runs with checkpoints, now or earlier, in `folder`."""
+    """List the logs in `folder`, of all runs that have or had checkpoints there."""
     return sorted(folder.glob(_PATTERN))
 
 
@@ -254,7 +261,7 @@ def read_log(path: Path) -> frozenset[Release]:
 
 
 def add_to_log(path: Path, releases: frozenset[Release]) -> frozenset[Release]:
-    """Add new `releases` to the log `path`; return its content, which is on disk when this returns.
+    """Add new `releases` to the log `path`; return the content of the log, which is then on disk.
 
     The file is created if it is missing, and only its owner can read it. Raises InputError if it cannot be written.
     """
@@ -274,7 +281,7 @@ def add_to_log(path: Path, releases: frozenset[Release]) -> frozenset[Release]:
 
 
 def _complete_lines(content: bytes) -> bytes:
-    """Remove an unfinished last line: the process was killed before it released the sum."""
+    """Remove an unfinished last line, left by a process that was killed before it released the sum."""
     return content[: content.rfind(b"\n") + 1]
 
 

@@ -36,8 +36,8 @@ def generator(seed: int, purpose: Purpose, *counters: int) -> np.random.Generato
 def words(seed: int, purpose: Purpose, *counters: Any) -> Words:
     """Return 64 random bits for every combination of the counters (integers or arrays, broadcast together).
 
-    SplitMix64's finaliser (Steele et al., 2014) chained over the counters: a few vector operations
-    for all samples of a cohort, where one generator per client would cost microseconds each.
+    The finaliser of SplitMix64 (Steele et al., 2014) is chained over the counters. This takes a few vector operations
+    for all samples of a cohort; one generator per client would take microseconds for each client.
     """
     state: Any = _mix(seed & ALL)
     for counter in (int(purpose), *counters):
@@ -48,7 +48,7 @@ def words(seed: int, purpose: Purpose, *counters: Any) -> Words:
 
 
 def _mix(x: Any) -> Any:
-    """Map 64-bit words, integers or arrays, by a bijection in which every input bit changes every output bit."""
+    """Map 64-bit words, integers or arrays, by a bijection in which every input bit affects every output bit."""
     x = (x + 0x9E3779B97F4A7C15) & ALL
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & ALL
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & ALL

@@ -25,7 +25,7 @@ from .randomness import Purpose, generator
 
 @dataclass(frozen=True)
 class InitialModel:
-    """The description of the model to train: a name with its options, or a module, and perhaps adapters."""
+    """The description of the model to train: a name with its options, or a module; and adapters, if any."""
 
     model: str | nn.Module
     classes: int
@@ -36,9 +36,10 @@ class InitialModel:
     adapter: LoRA | None = None
 
     def module(self) -> nn.Module:
-        """Copy the given module, or build one whose weights depend on the seed alone, as its adapters do.
+        """Copy the given module, or build the named model; then add the adapters, if any.
 
-        Raises InputError, naming the argument.
+        The weights of a built model and of adapters depend on the seed alone. Raises InputError, naming the argument,
+        for an invalid one.
         """
         if self.adapter is None:
             return self._base()
@@ -66,7 +67,10 @@ class InitialModel:
             return models.build(model, classes=self.classes, shape=self.shape, **options).to(dtype=dtype)
 
     def architecture(self) -> dict[str, Any] | None:
-        """Return values for a JSON file, from which `of_architecture` makes it again; None if JSON cannot hold them."""
+        """Return the description as values for a JSON file, which `of_architecture` reads.
+
+        None if JSON cannot hold the description: for a module, or for options that are objects.
+        """
         with suppress(TypeError, ValueError):  # options that are objects
             if isinstance(self.model, str):
                 made = {"name": models.known_model(self.model), "options": json.loads(json.dumps(self.options))}
@@ -79,7 +83,7 @@ class InitialModel:
 
     @classmethod
     def of_architecture(cls, architecture: Mapping[str, Any]) -> Self:
-        """Make the description from `architecture`."""
+        """Make the description from the values that `architecture` returned."""
         name, options, classes, shape = (architecture[key] for key in ("name", "options", "classes", "shape"))
         adapter = None if architecture["adapter"] is None else LoRA(**architecture["adapter"])
         dtype = getattr(torch, architecture["dtype"])
@@ -95,7 +99,7 @@ def frozen_hash(module: nn.Module) -> str:
 
 @contextmanager
 def _seeded(seed: int, purpose: Purpose) -> Iterator[None]:
-    """Seed torch's random state inside the block, and leave it as it was."""
+    """Seed torch's random state inside the block, and restore the earlier state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(generator(seed, purpose).integers(2**63)))
         yield
@@ -105,15 +109,15 @@ MAX_BYTES = 2**36
 
 
 def save_model(path: Path, model: nn.Module) -> None:
-    """Write a model's parameters, with adapters only these and the head; equal models give equal files."""
+    """Write a model's parameters; with adapters, write only adapters and head. Equal models give equal files."""
     path.write_bytes(save({name: p.detach().cpu().contiguous() for name, p in kept_parameters(model).items()}))
 
 
 def load_model(path: Path, model: nn.Module) -> nn.Module:
     """Put the parameters in the file `path` into `model`, which is changed and returned.
 
-    Raises InputError, naming the file, and leaves the model as it is, if the file is damaged, of another model, or has
-    NaN or infinity in it.
+    Raises InputError, naming the file, if the file is damaged, belongs to another model, or has NaN or infinity in it.
+    The model is then unchanged.
     """
     try:
         tensors = load(read_bytes(path, MAX_BYTES))

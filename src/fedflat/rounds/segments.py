@@ -43,7 +43,7 @@ class Segment:
         return cls(start, versions(DECISIVE), code_digest(method))
 
     def changes(self, since: Segment) -> list[str]:
-        """Describe the differences from the segment `since`. Values that one of the two lacks are no differences."""
+        """Describe the differences from the segment `since`. A value that one segment lacks is no difference."""
         found = [
             f"{name} was {since.versions.get(name)}, now it is {mine}"
             for name, mine in self.versions.items()
@@ -55,7 +55,7 @@ class Segment:
 
 
 def following(segments: list[Segment], now: Segment, checkpoint: Path, strict: bool) -> list[Segment]:
-    """Return the segments of a run that continues from `checkpoint`, with `segments`, in the segment `now`.
+    """Return the segments of a run with `segments` so far, which continues from `checkpoint` in the segment `now`.
 
     If something has changed, warns with a ChangedWarning; with `strict` raises InputError.
     """
@@ -85,7 +85,7 @@ def _version(package: str) -> str | None:
 
 
 def code_digest(method: Method) -> str:
-    """Return the digest of a method's source, for a wrapper of both sources; `UNKNOWN` if one is in no file."""
+    """Return the digest of the sources of a method and of methods it wraps; `UNKNOWN` if one is in no file."""
     digests = [source_digest(type(one)) for one in chain(method)]
     if len(digests) == 1 or UNKNOWN in digests:
         return UNKNOWN if UNKNOWN in digests else digests[0]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The server between two rounds, as a checkpoint keeps it."""
+    """The state of the server between two rounds, as a checkpoint contains it."""
 
     state: Any
     t: int
@@ -51,9 +51,10 @@ class Server:
         self, method: Method, objective: Objective, w: Tensor, client: Client, participation: Participation,
         clients: int, seed: int, rounds: int, guard: Guard | None = None,
     ) -> None:  # fmt: skip
-        """Start from the model `w` (d,); `client` has the local training of all `clients`; `rounds` are planned.
+        """Start from the model `w` (d,). client: the settings of local training. rounds: the planned number.
 
-        guard: bounds the norm and weight of clients' records. Raises InputError if `rounds` do not suit the method.
+        clients: the number of all clients. guard: bounds the norm and weight of clients' records. Raises InputError if
+        `rounds` do not suit the method.
         """
         method.check_rounds(rounds)
         self.method, self.objective, self.client = method, objective, client
@@ -61,15 +62,15 @@ class Server:
         self._population = clients - len(participation.held_out(clients))  # how many may take part
         self._contexts = ContextFactory(method, objective.space, client, rounds, w.device)
         self.state = check_record(method, "init_server", method.init_server(w), method.server)
-        self.guard = None if guard is None else GuardState.new(guard, method, w)  # that of the next round
+        self.guard = None if guard is None else GuardState.new(guard, method, w)  # the guard for the next round
         self.direction: Tensor | None = None  # (d,) see `take`
         self.t = 0  # finished rounds
-        self.history: list[dict[str, float]] = []  # the report of each
-        self.segments = [Segment.now(0, method)]  # versions and code that computed them
+        self.history: list[dict[str, float]] = []  # the metrics of each finished round
+        self.segments = [Segment.now(0, method)]  # versions and code that computed the rounds
 
     @property
     def served(self) -> Tensor:
-        """The model that is evaluated, (d,), in the order of the state."""
+        """The model that is evaluated, (d,), with its parameters in the same order as in `state`."""
         return self.method.served(self.state)
 
     @property
@@ -79,7 +80,7 @@ class Server:
 
     @property
     def model(self) -> nn.Module:
-        """A new module with the model, in evaluation mode."""
+        """A new module with the parameters of the evaluated model, in evaluation mode."""
         module = copied(self.objective.module)
         self.objective.space.write(module, self.served)
         recompute_weights(module)
@@ -98,9 +99,9 @@ class Server:
         return check_record(self.method, "broadcast", self.method.broadcast(self.state), self.method.down)
 
     def updated(self, mean: RunningMean, ctx: Context) -> Any:
-        """Compute the next state, from the mean of the received records and local steps; change nothing.
+        """Compute the next state, from the mean of the received records and local steps; do not apply it.
 
-        Raises NonFiniteError, naming the field, if it has NaN or infinity.
+        Raises NonFiniteError, naming the field, if the next state has NaN or infinity.
         """
         ctx = replace(ctx, steps=mean.steps, lr_sum=mean.lr_factors * ctx.lr)
         found = self.method.update(self.state, mean.value(), ctx)
@@ -116,7 +117,8 @@ class Server:
         """Advance to the next round with `state` and `guard`, which follow from the `mean` of the round of `ctx`.
 
         `direction` is h with w^{t+1} = w^t - eta h, where eta is the server's rate: server_lr times the mean sum of the
-        clients' step sizes, or server_lr alone if its mode is absolute. It is not finite if no client has taken a step.
+        clients' step sizes, or server_lr alone if `server_lr_mode` is absolute. `direction` is not finite if no client
+        has taken a step.
         """
         is_absolute = getattr(self.method, "server_lr_mode", "relative") == "absolute"
         rate = 1.0 if is_absolute else mean.lr_factors * ctx.lr
@@ -124,7 +126,7 @@ class Server:
         self.state, self.guard, self.t = state, guard, self.t + 1
 
     def report(self, metrics: Mapping[str, float]) -> None:
-        """Add the report of the last round to the history."""
+        """Add the metrics of the last round to the history."""
         self.history.append({"t": self.t - 1, **metrics})
 
     def tensors(self) -> dict[str, Tensor]:
@@ -142,7 +144,7 @@ class Server:
         """Read the server from the content of the checkpoint `path`; `restore` continues from it.
 
         Warns with a ChangedWarning, or with `strict` raises InputError, if the checkpoint was written with other
-        versions or another code of the method. Raises DamagedError if a field is missing or of another shape.
+        versions or with other code of the method. Raises DamagedError if a field is missing or of another shape.
         """
         try:
             t, history, stored = int(meta["t"]), list(meta["history"]), meta["segments"]

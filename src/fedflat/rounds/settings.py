@@ -16,9 +16,9 @@ CLASS = "class"  # the key of a table that names the class; no field can be call
 def table_of(thing: Any) -> dict[str, Any]:
     """Return a dataclass, such as a method, as a table: its class and all its fields.
 
-    A field that is a dataclass, such as a method inside a method, becomes a table, too. A value that is no number,
-    text, truth value, None or sequence of texts, such as a list of cohorts, becomes its text. The attributes of any
-    other object count as its fields.
+    A field that is a dataclass, such as a method inside a method, becomes a table, too. A number, a text, a
+    truth value, None and a sequence of texts are kept; any other value, such as a list of cohorts, becomes its text. If
+    `thing` is no dataclass, its attributes count as fields.
     """
     names = [f.name for f in fields(thing)] if is_dataclass(thing) else vars(thing)
     return {CLASS: type(thing).__name__, **{name: _plain(getattr(thing, name)) for name in names}}
@@ -55,9 +55,9 @@ def text_of_model(model: Mapping[str, Any]) -> str:
 
 
 def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of a table by dotted key: `{"client": {"lr": 0.1}}` is `{"client.lr": 0.1}`.
+    """Return the values of a table by dotted key: `{"client": {"lr": 0.1}}` becomes `{"client.lr": 0.1}`.
 
-    Raises InputError for a key that is there in both spellings.
+    Raises InputError for a key that is given both nested and dotted.
     """
     found: dict[str, Any] = {}
     for key, value in table.items():
@@ -69,7 +69,10 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def fields_by_name(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields in a table of `table_of`; of a dataclass inside it, its class, and its fields as `base.rho`."""
+    """Return the fields in a table of `table_of`, by name.
+
+    For a field `base` that is a dataclass, `base` is the name of its class, and its fields are named as in `base.rho`.
+    """
     return {name.removesuffix(f".{CLASS}"): value for name, value in flattened(table).items() if name != CLASS}
 
 

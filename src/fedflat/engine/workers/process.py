@@ -1,4 +1,4 @@
-"""A worker process: the loop that runs its parent's tasks until the parent ends, and the parent's handle of it."""
+"""A worker process: the loop that runs its parent's tasks until the parent ends, and the handle for the parent."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def picklable(error: Exception) -> Exception:
 
 
 def _exit_with_parent(descriptor: int) -> None:
-    """Exit when the other end of the connection is closed, as the system does when the parent ends."""
+    """Exit when the other end of the connection is closed; the system closes it when the parent ends."""
     poll = select.poll()
     poll.register(descriptor, 0)  # only POLLHUP, which is always reported
     poll.poll()
@@ -145,7 +145,7 @@ class WorkerProcess:
             self._process.kill()
 
     def end(self, grace: float = 0.0) -> str:
-        """Kill the process, unless it exits within `grace` seconds; returns how it ended, in words."""
+        """Kill the process, unless it exits within `grace` seconds; return how it ended, in words."""
         self.connection.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(grace)

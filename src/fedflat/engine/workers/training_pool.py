@@ -1,4 +1,4 @@
-"""Training of a round's clients in this process or, if that pays, in worker processes."""
+"""Training of a round's clients in this process or, if that saves time, in worker processes."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from .worker_pool import WorkerError, WorkerPool, WorkItem
 
 # Seconds of training in this process after which `auto` starts workers. Each takes 2 to 3 seconds to start.
 WORTH_STARTING = 10.0
-ATTEMPTS = 2  # a chunk that has ended two workers would end others, too
+ATTEMPTS = 2  # of a chunk; if two workers ended while training it, others would end, too
 LISTED = 5  # most clients named in a message
 
 
 class Workers:
     """Trains the chunks of a cohort; no bit of the result depends on which process trains a chunk.
 
-    This process trains if workers would gain nothing: for one chunk, one worker, or too little work so far.
+    This process trains the chunks if workers would save no time: with one chunk, with one worker, or after little work.
     """
 
     def __init__(self, executor: Callable[[], Executor], number: int | Literal["auto"], device: torch.device) -> None:
-        """Use at most `number` processes; `auto` is the number of torch's threads, once it pays to start them."""
+        """Use at most `number` processes; for `auto`, as many as torch's threads, after `WORTH_STARTING` seconds."""
         self._executor, self._auto = executor, number == "auto"
         possible = device.type == "cpu" and os.name == "posix"
         self.number = number if number != "auto" else torch.get_num_threads() if possible else 1
@@ -53,7 +53,7 @@ class Workers:
         return self._executor()
 
     def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context, chunks: int) -> Generator[ChunkResult]:
-        """Yield the result of each of `chunks` tasks, in order; each is valid until the next is asked for."""
+        """Yield the result of each of `chunks` tasks, in order; a result is valid until the next one is requested."""
         while chunks and not self._use_workers(chunks, down, ctx):
             task, started = next(tasks), perf_counter()
             result = train_chunk(self.executor, task, down, ctx)
@@ -70,7 +70,7 @@ class Workers:
             self._pool = None
 
     def _use_workers(self, chunks: int, down: Any, ctx: Context) -> bool:
-        """Tell whether workers train the remaining `chunks` of a round; if so, one of them is ready."""
+        """Tell whether workers train the remaining `chunks` of a round; if so, wait until one is ready."""
         if min(chunks, self.number) < 2 or (self._auto and self._seconds < WORTH_STARTING):
             return False
         if self._pool is None:
@@ -106,7 +106,7 @@ class ChunkTask:
     ctx: Context  # without the fields that are in the setup
 
     def failure_message(self, pid: int, how: str) -> str:
-        """Return the message for the end of the last worker that trained these clients."""
+        """Return the error message after worker `pid`, the last one that trained these clients, ended."""
         shown = ", ".join(map(str, self.clients[:LISTED]))
         more = f" and {len(self.clients) - LISTED} more" if len(self.clients) > LISTED else ""
         clients = f"client{'s' if len(self.clients) > 1 else ''} {shown}{more}"
@@ -143,7 +143,7 @@ class TrainingPool:
         self._workers = WorkerPool(number, partial(WorkerProcess, setup, (file,)), ATTEMPTS)
 
     def start(self, number: int) -> None:
-        """Start up to `number` workers and wait until one is ready. Raises the error if none can be set up."""
+        """Start up to `number` workers and wait until one is ready. Raises the error of the setup if it fails."""
         self._workers.start(number)
 
     def close(self) -> None:
@@ -151,10 +151,10 @@ class TrainingPool:
         self._workers.close()
 
     def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context) -> Generator[ChunkResult]:
-        """Yield the result of each task, in order; it is in shared memory, which the next result may overwrite.
+        """Yield the result of each task, in order; a result is in shared memory, which the next one may overwrite.
 
         An error in a client's training is raised in place of its result, as without workers. Raises WorkerError if two
-        workers end over one task.
+        workers end while they run the same task.
         """
         for name, place in self._buffers.message.tensors().items():
             place.copy_(getattr(down, name))
@@ -185,7 +185,7 @@ class TrainingPool:
 
 
 def prepare_training(descriptor: int, layout: BufferLayout) -> RunTask:
-    """Within a worker: prepare training from the shared memory; the returned function trains a chunk.
+    """Prepare a worker process for training, from the shared memory; return the function that trains a chunk.
 
     That function writes to the chunk's slot and returns the number of minibatch gradients. Raises InputError if this
     process cannot build the model.

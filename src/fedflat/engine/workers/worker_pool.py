@@ -15,7 +15,7 @@ CHECK_INTERVAL = 1.0  # seconds between checks whether a worker is suspended
 
 
 class WorkerError(RuntimeError):
-    """A worker process has ended and is not replaced; the message says how, and which task it ran."""
+    """A worker process has ended and is not replaced; the message says how it ended, and which task it ran."""
 
 
 @dataclass(eq=False)
@@ -42,7 +42,7 @@ class WorkItem:
 class WorkerPool:
     """At most `size` worker processes. They end when the pool is closed or deleted, and when this process ends.
 
-    If a worker ends while it runs a task, another worker runs that task again; a task has `attempts` in all.
+    If a worker ends while it runs a task, another worker runs that task again; a task is run at most `attempts` times.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class WorkerPool:
         attempts: int,
         on_event: Callable[[Any, Any], None] = lambda task, event: None,
     ) -> None:
-        """`on_event(task, event)` is called for every event that a running task reports."""
+        """Make a pool without workers; `on_event(task, event)` is called for every event that a task reports."""
         self._size, self._new_worker, self._attempts, self._on_event = size, new_worker, attempts, on_event
         self._waiting: deque[WorkItem] = deque()
         self._workers: dict[WorkerProcess, WorkItem | None] = {}  # the item that each worker runs
@@ -75,10 +75,10 @@ class WorkerPool:
             raise
 
     def submit(self, task: Any) -> WorkItem:
-        """Have `task` run by the next idle worker, for which it is pickled. Call `wait` until the item has an outcome.
+        """Let the next idle worker run `task`, which is pickled. Call `wait` until the returned item has an outcome.
 
-        `task.failure_message(pid, how)` is the message of the WorkerError after the last attempt, in which process
-        `pid` ended `how`.
+        If a worker ends in the last attempt, the outcome is a WorkerError with the message
+        `task.failure_message(pid, how)`: the worker's process id, and how it ended, in words.
         """
         item = WorkItem(task)
         self._waiting.append(item)
@@ -88,8 +88,8 @@ class WorkerPool:
     def wait(self, timeout: float = CHECK_INTERVAL) -> list[WorkItem]:
         """Process the next messages of the workers, and return the items that they finished.
 
-        Returns none if no message comes within `timeout` seconds. Raises the error of a worker that cannot be set up,
-        or WorkerError if it ends before it is set up.
+        Returns an empty list if no message comes within `timeout` seconds. Raises the error of a worker that cannot be
+        set up, or WorkerError if it ends before it is set up.
         """
         busy: dict[Any, tuple[WorkerProcess, WorkItem]]
         busy = {worker.connection: (worker, item) for worker, item in self._workers.items() if item}
@@ -131,7 +131,7 @@ class WorkerPool:
             self._workers[self._new_worker()] = WorkItem()
 
     def _receive(self, worker: WorkerProcess, item: WorkItem) -> WorkItem:
-        """Process a message of a worker that runs `item`, or its end; returns `item`."""
+        """Process a message of a worker that runs `item`, or the end of the worker; return `item`."""
         try:
             message: Event | Outcome = worker.connection.recv()
         except (EOFError, OSError):
@@ -147,7 +147,7 @@ class WorkerPool:
         return item
 
     def _recover(self, item: WorkItem, pid: int, how: str) -> None:
-        """Have the item of a worker that has ended run again, unless that was its last attempt."""
+        """Run the item of a worker that has ended again, unless that was the item's last attempt."""
         if item.task is None:
             raise WorkerError(f"worker process {pid} {how} before it was ready")
         item.attempts += 1

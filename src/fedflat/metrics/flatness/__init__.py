@@ -32,7 +32,7 @@ LIGHT = ("eigenvalues", "sharpness")
 
 @dataclass(frozen=True)
 class Flatness(Mapping[str, Measured]):
-    """The results of all measures on one model: numbers by name, and the findings with curves and protocols."""
+    """The results of all measures on one model: values by name, and the findings with curves and protocols."""
 
     findings: tuple[Finding, ...]
 
@@ -55,7 +55,7 @@ class Flatness(Mapping[str, Measured]):
         return len(self._values)
 
     def __str__(self) -> str:
-        """Write one line per number."""
+        """Return a text with one line for each value."""
         return "\n".join(f"{name:<28} {value}" for name, value in self.items())
 
 
@@ -70,9 +70,9 @@ def flatness(
 ) -> Flatness:
     """Measure the flatness of `model` on the training samples of the clients of `data`.
 
-    The loss is that of a `Simulation` with the same `loss`, by default the mean cross-entropy, without weight decay,
-    the model in evaluation mode, on at most `max_samples` samples, evenly spaced over all, so that every model is
-    measured on the same ones.
+    The loss is that of a `Simulation` with the same `loss`, by default the mean cross-entropy, without weight decay.
+    The model is in evaluation mode. At most `max_samples` samples are used, evenly spaced over all samples, so that
+    every model is measured on the same samples.
     measures: names (see `all_measures()`) or measures with settings of their own, e.g. `Sharpness(rho=0.1)`.
 
     Raises ValueError for an unknown name, a value out of range, a measure that needs a method and its
@@ -118,8 +118,8 @@ def check_names(findings: Sequence[Finding]) -> Flatness:
 def check_measures(measures: Sequence[str | Measure], module: nn.Module) -> list[Measure]:
     """Return the measures, each once.
 
-    Raises InputError for an unknown name, two measures whose numbers would have one name, such as traces with another
-    seed, or one that needs adapters if `module` has none.
+    Raises InputError for an unknown name, two measures whose values would have the same name, such as traces with
+    different seeds, or a measure that needs adapters if `module` has none.
     """
     if isinstance(measures, str):
         raise InputError(f"measures must be a list of names, got {measures!r}")

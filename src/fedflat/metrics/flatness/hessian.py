@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from .passes import gradient_with_graph, hessian_products
 from .subject import Landscape
 
-NUMBERS_AT_ONCE = 2_000_000  # in the vectors that are multiplied in one pass
-VECTORS_PER_GRAPH = 8  # if a graph is built for each call: it then costs an eighth of a gradient per vector
+NUMBERS_AT_ONCE = 2_000_000  # elements of the vectors that are multiplied in one pass
+VECTORS_PER_GRAPH = 8  # in a call that builds a graph, which then costs an eighth of a gradient per vector
 
 
 class Hessian:
     """The Hessian H of `landscape` at `w` (d,). Calling it multiplies vectors with H.
 
-    The graph of the gradient is kept if that for all samples fits into the landscape's memory: a product
-    then costs 1.8 gradients (measured on LeNet), otherwise 2.8 for one vector and nearly 1.8 for many.
+    The graph of the gradient on all samples is kept if it fits into the landscape's memory. A product then costs 1.8
+    gradients (measured on LeNet). Otherwise it costs 2.8 gradients for one vector, and nearly 1.8 per vector for many.
     """
 
     def __init__(self, landscape: Landscape, w: Tensor) -> None:
@@ -44,7 +44,7 @@ class Hessian:
         return total.reshape(v.shape)
 
     def _graphs(self) -> Iterator[tuple[float, Tensor, Tensor]]:
-        """Yield for each chunk of samples its share of all, w, and the gradient at w with its graph."""
+        """Yield for each chunk of samples the chunk's share of all samples, w, and the gradient at w with its graph."""
         for some in torch.split(self.landscape.samples, self._chunk):
             batch = self.landscape.batch(some)
             w = self.w.clone().requires_grad_()
@@ -153,7 +153,7 @@ def tridiagonals(hessian: Hessian, starts: Tensor, m: int, progress: Callable[[]
     """Compute T (k, m, m), float64 on the CPU, of m <= d Lanczos steps from each of `starts` (k, d).
 
     There is no reorthogonalisation, so that only two vectors are kept for each start and all starts share the passes.
-    Converged eigenvalues appear again, but their weights in a quadrature add up to the right one (Greenbaum, 1989;
+    Converged eigenvalues appear again, but their weights in a quadrature add up to the right weight (Greenbaum, 1989;
     Chen, Trogdon and Ubaru, 2021); with 80 steps in float32 densities differed by 1e-7.
     """
     T = torch.zeros(len(starts), m, m, dtype=torch.float64)

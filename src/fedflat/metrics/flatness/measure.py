@@ -20,12 +20,12 @@ Kind = Literal["interval", "residual"]  # half of a 95 % interval, or a bound on
 
 @dataclass(frozen=True)
 class Measured:
-    """A number and its error; an exact number has none."""
+    """A value and its error; an exact value has no error."""
 
     value: float
     error: float | None = None  # in the unit of the value
     kind: Kind | None = None  # what the error is
-    samples: tuple[int, int] | None = None  # on how many of how many training samples, where these are not all
+    samples: tuple[int, int] | None = None  # samples used, and all training samples; None if all were used
 
     def __str__(self) -> str:
         """Format the number to the digits that its error supports, at most three, with the share of samples used."""
@@ -34,12 +34,12 @@ class Measured:
 
     @property
     def subset(self) -> str:
-        """` (2,000 of 50,000)`, the samples used of all; empty if all were used."""
+        """The samples used, as in ` (2,000 of 50,000)`; empty if all were used."""
         return "" if self.samples is None else f" ({self.samples[0]:,} of {self.samples[1]:,})"
 
 
 def subsets(values: Iterable[Measured]) -> str:
-    """Return the parts of the samples that the values were taken on, each once."""
+    """Join the texts `subset` of `values`, each different text once."""
     return "".join(dict.fromkeys(value.subset for value in values))
 
 
@@ -84,7 +84,7 @@ class Finding:
 
     measure: str  # its name
     protocol: str  # how it was measured, in words, with the settings
-    values: dict[str, Measured]  # by name; one of a single layer is called `NAME/LAYER`, and tables leave it out
+    values: dict[str, Measured]  # by name; tables leave out values of a single layer, `NAME/LAYER`
     curves: dict[str, Curve] = field(default_factory=dict)
 
 
@@ -94,7 +94,7 @@ class Measure(ABC):
 
     precision: ClassVar[tuple[str, ...]] = ()  # settings that change a number's error and not its definition
     unsaid: ClassVar[tuple[str, ...]] = ()  # settings that a protocol leaves out at their defaults
-    needs_round: ClassVar[bool] = False  # it looks at the last or the next round: a method and its state
+    needs_round: ClassVar[bool] = False  # whether it needs the last or the next round of a run
 
     @property
     def needs_adapter(self) -> bool:
@@ -109,7 +109,7 @@ class Measure(ABC):
 
     @property
     def suffix(self) -> str:
-        """The defining settings that differ from the defaults, as names of values end: `(rho=0.1)`; empty for none."""
+        """The end of names of values: defining settings that differ from defaults, as `(rho=0.1)`; empty if none."""
         defining = [f for f in fields(self) if f.name not in self.precision]  # type: ignore[arg-type]
         other = [f"{f.name}={getattr(self, f.name)}" for f in defining if getattr(self, f.name) != f.default]
         return f"({','.join(other)})" if other else ""
@@ -123,7 +123,7 @@ class Measure(ABC):
         """Measure `subject`, which is not changed, and report progress: `progress(steps done, steps in all)`."""
 
     def coordinates(self, subject: Subject) -> str:
-        """Describe the parameters that it varies, for the protocol; empty for all parameters of the model."""
+        """Describe the parameters that the measure varies, for the protocol; empty for all parameters of the model."""
         return ""
 
     def finding(
@@ -136,10 +136,10 @@ class Measure(ABC):
     ) -> Finding:
         """Make a finding: values and curves, and the protocol in words.
 
-        Their names contain the defining settings that differ from the defaults.
+        The names of values and curves contain the defining settings that differ from the defaults.
 
         `samples` names the samples that were used, by default the subject's pooled ones; empty if none were used.
-        `used` is how many training samples the loss was taken on; every value says so if these are not all.
+        `used` is the number of training samples for the loss; every value states it if some were not used.
         """
         used, all_ = len(subject.pooled) if samples is None else used, subject.total
         own = fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass

@@ -17,7 +17,7 @@ from ...core.objective import Batch, Objective
 
 
 def gradient_with_graph(objective: Objective, w: Tensor, batch: Batch) -> Tensor:
-    """Compute the gradient at `w` (d,), which requires a gradient, with its graph, for a second derivative.
+    """Compute the gradient at `w` (d,) and keep its graph, for a second derivative; `w` must require a gradient.
 
     Fused attention has no second derivative, so attention uses its plain kernel here.
     """
@@ -27,11 +27,11 @@ def gradient_with_graph(objective: Objective, w: Tensor, batch: Batch) -> Tensor
 
 
 def hessian_products(gradient: Tensor, w: Tensor, vectors: Tensor, keep: bool) -> Tensor:
-    """Multiply the Hessian with `vectors` (k, d) in one pass through the graph of `gradient`; `keep` retains it."""
+    """Multiply the Hessian with `vectors` (k, d), in a pass through the graph of `gradient`; `keep` keeps the graph."""
     if not gradient.requires_grad:  # it does not depend on w
         return torch.zeros_like(vectors)
     one = len(vectors) == 1
-    # The gradient of g v is H v. For such a scalar torch does not import its symbolic algebra, half a second of a core.
+    # The gradient of g v is H v. For a scalar, torch does not import its symbolic algebra, which takes half a second.
     outputs, along = (gradient @ vectors[0], None) if one else (gradient, vectors)
     with sdpa_kernel(SDPBackend.MATH):
         products: Tensor = torch.autograd.grad(
@@ -70,7 +70,7 @@ class Footprint:
 
     @cached_property
     def _graph_and_product(self) -> tuple[float, float]:
-        """Bytes per sample in a graph, and in a graph and a product that keeps it."""
+        """Bytes per sample in a graph, and in a graph together with a product that keeps the graph."""
         graph = _growth(self._graph)
         return graph[-1], max(graph + _growth(self._product))
 
@@ -93,7 +93,7 @@ class Footprint:
 def _growth(run: Callable[[int], object]) -> list[float]:
     """Measure the growth of the allocated bytes per sample after each operation of `run`, a pass over n samples.
 
-    If the operations depend on n: a third of what three samples need at the peak and at the end.
+    If the number of operations depends on n, return a third of the bytes for three samples, at the peak and at the end.
     """
     two, three = allocated(lambda: run(2)), allocated(lambda: run(3))
     if len(two) == len(three):
@@ -102,7 +102,7 @@ def _growth(run: Callable[[int], object]) -> list[float]:
 
 
 def allocated(run: Callable[[], object]) -> list[int]:
-    """Count the bytes of the live tensors that `run` has made, after each of its operations; its result is alive."""
+    """Count the bytes of the live tensors that `run` has made, after each operation; its result stays alive."""
     allocations = _Allocations()
     with allocations:
         _result = run()
@@ -110,7 +110,7 @@ def allocated(run: Callable[[], object]) -> list[int]:
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
-    """Counts the bytes of the storages that operations make, as long as these are alive."""
+    """Counts the bytes of the storages that operations make, as long as the storages are alive."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -24,7 +24,7 @@ MEMORY = 512 * 2**20  # bytes that the samples of a gradient or of Hessian produ
 
 
 class Landscape:
-    """F: the mean cross-entropy over `samples`, without weight decay, the model in evaluation mode.
+    """The loss F: the mean loss over `samples`, without weight decay, with the model in evaluation mode.
 
     Sums over samples are computed chunk by chunk, in float64; a chunk is as large as `memory` allows.
     """
@@ -134,7 +134,7 @@ class Subject:
     """A model `w` (d,) on the training samples of its clients, in evaluation mode and without weight decay.
 
     The pooled samples are at most `max_samples`, evenly spaced over the clients' samples, the same for every model.
-    The samples of a client are all its own, or `max_samples` of them, evenly spaced.
+    The samples of a client are all samples that it holds, or at most `max_samples` of them, evenly spaced.
     """
 
     objective: Objective
@@ -149,14 +149,14 @@ class Subject:
     is_merged: bool = False  # whether `w` are the weights of adapted layers, see `merged`
 
     def training(self) -> Subject:
-        """Return the subject of a measure of the next round: at the model that is trained."""
+        """Return the subject at the model that is trained, for a measure that needs a round."""
         return self if self.iterate is None else replace(self, w=self.iterate)
 
     @cached_property
     def merged(self) -> Subject:
         """The same model without adapters; `w` are the weights of the adapted layers, and all else is fixed.
 
-        It has no round. Holds a copy of the model.
+        The merged subject has no round, and holds a copy of the model.
         """
         objective = Objective(merged(self.objective.module, self.objective.space, self.w), task=self.objective.task)
         w = objective.space.flatten(objective.module)
@@ -175,11 +175,11 @@ class Subject:
         return self._landscape(self.data.members)
 
     def together(self, clients: Index) -> Mean:
-        """Return the loss on the samples of `client` for these clients (c,), weighted by their sizes."""
+        """Return the mean of the losses `client(i)` of `clients` (c,), weighted by their numbers of samples."""
         return Mean([(float(self.data.sizes[i]), self.client(i)) for i in clients])
 
     def used_of(self, clients: Index) -> int:
-        """Count the samples of `client` for these clients (c,) together."""
+        """Count the samples that the losses `client(i)` of `clients` (c,) use together."""
         sizes = self.data.sizes[clients]
         return int((-(-sizes // -(-sizes // self.max_samples))).sum())
 
@@ -208,7 +208,7 @@ class Subject:
         return np.linspace(0, self.data.clients, min(number, self.data.clients), endpoint=False).astype(np.int64)
 
     def next_round(self, clients: Index | None, observer: RoundObserver) -> NextRound:
-        """Compute the round that follows, or one with other `clients` (c,), as a dry round seen by `observer`.
+        """Compute the next round, with its cohort or with `clients` (c,), as a dry round that `observer` observes.
 
         Raises InputError for a subject without a run.
         """

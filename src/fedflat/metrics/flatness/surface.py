@@ -28,7 +28,7 @@ Loss = Callable[[Tensor], float]  # model (d,) -> loss
 Numbers = NDArray[np.float64]
 
 NORMALISATIONS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
-MAX_BYTES = 2**28  # of the arrays in a file, packed and unpacked; ours have at most some megabytes
+MAX_BYTES = 2**28  # of the arrays in a file, packed and unpacked; files of this package have some megabytes
 MAX_POINTS = 2001  # points on an axis; 4 million losses, each over all samples, would take too long
 PARSING_ERRORS = (
     EOFError, KeyError, ValueError, TypeError, NotImplementedError, RuntimeError, MemoryError, SyntaxError,
@@ -94,7 +94,7 @@ class Surface:
 
     @property
     def profile(self) -> Numbers:
-        """The loss along x in the middle row, (n,): y = 0 where directions are random."""
+        """The loss along x in the middle row, (n,); with random directions this is y = 0."""
         middle: Numbers = self.loss[len(self.y) // 2]
         return middle
 
@@ -122,7 +122,7 @@ class Surface:
 
 
 def write_arrays(path: Path, about: dict[str, Any], **arrays: Any) -> None:
-    """Write arrays to `path` (.npz), atomically, with `about` as a JSON text. Raises InputError."""
+    """Write arrays to `path` (.npz), atomically, with `about` as a JSON text. Raises InputError if that fails."""
     text = np.array(json.dumps(about))
     write_atomically(path, lambda file: np.savez_compressed(file, **arrays, about=text))
 
@@ -181,7 +181,10 @@ def random_directions(objective: Objective, count: int, seed: int) -> list[Tenso
 
 
 def filter_normalised(space: Space, direction: Tensor, w: Tensor) -> Tensor:
-    """Scale every filter f of `direction`, an entry of a parameter's first axis, to d_f ||w_f|| / ||d_f||; (d,)."""
+    """Scale every filter d_f of `direction` (d,) to the norm of the model's filter, d_f ||w_f|| / ||d_f||; (d,).
+
+    A filter is an entry of a parameter's first axis.
+    """
     scaled = torch.zeros_like(direction)
     for out, d, weight in zip(*(space.views(v).values() for v in (scaled, direction, w)), strict=True):
         if d.ndim >= 2:
@@ -229,7 +232,7 @@ def plane_through(models: Mapping[str, Tensor], axes: int = 2) -> Plane:
 
 
 def spanned(plane: Plane, models: Mapping[str, Tensor], points: int) -> tuple[Numbers, Numbers]:
-    """Return `points` coordinates on each axis, (points,), around all `models`, with one scale; y = [0] on a line."""
+    """Return `points` coordinates on each axis, (points,), for a square around all `models`; y = [0] on a line."""
     if points < 3:
         raise InputError(f"points = {points} must be at least 3")
     places = np.array([plane.place(w)[:2] for w in models.values()])
@@ -249,6 +252,6 @@ def losses_on(loss: Loss, plane: Plane, x: Numbers, y: Numbers, progress: Steps 
 
 
 def marks_on(loss: Loss, plane: Plane, models: Mapping[str, Tensor]) -> tuple[Mark, ...]:
-    """Mark the places of `models` on the plane, or of the nearest points on it, each with the model's own loss."""
+    """Return the mark of each of `models`: its place on the plane, or the nearest place, and the model's own loss."""
     places = {label: plane.place(w) for label, w in models.items()}
     return tuple(Mark(label, x, y, loss(models[label]), away) for label, (x, y, away) in places.items())

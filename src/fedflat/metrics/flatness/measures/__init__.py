@@ -1,4 +1,4 @@
-"""Measures of flatness. One file each; a new file is found without further registration."""
+"""Measures of flatness. Each file has one measure; a new file is found without registration."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class AdaptiveSharpness(LossMeasure):
     ASAM's adaptive sharpness (Kwon et al., 2021, eq. 2), with steps = 1 at its first-order point
     delta = rho T^2 grad F / ||T grad F|| (eq. 3). With T = |w| it does not change when the incoming
     weights and bias of ReLU units are multiplied by a > 0 and their outgoing weights divided by it.
-    FedASAM's T has eta = 0.2 and biases = "one", with which it does change.
+    With FedASAM's T, which has eta = 0.2 and biases = "one", it does change.
     """
 
     rho: float = hyper(0.5, "radius of the ball, in units of the weights' size", low=0)

@@ -15,8 +15,9 @@ from ..subject import RoundObserver, Subject
 class Consistency(Measure):
     """How far local models end from the server's next one: mean over the cohort of ||w_i - w^{t+1}||^2.
 
-    FedSMOO's consistency (Sun et al., 2023, Table 2), computed for the round that follows. The paper's text and
-    code measure from w^{t+1}, the head of its table from w^t: origin = "current". A small value is consistent.
+    FedSMOO's consistency (Sun et al., 2023, Table 2), computed for the next round. The paper's text and code
+    measure from w^{t+1}; the heading of its table measures from w^t, which is origin = "current". Small values mean
+    consistent clients.
     """
 
     needs_round = True

@@ -18,9 +18,9 @@ class FlatnessDiscrepancy(Measure):
 
     Delta_F = |R(F, w) - sum_i (n_i / n) R(F_i, w_i)|, where R(F, w) = F(w + rho unit(grad F(w))) - F(w)
     is the maximum over the ball by one normalised ascent step with the full gradient. F_i is the loss of client i on
-    its own samples, w_i its local model after the round that follows, and F = sum_i (n_i / n) F_i over all clients,
-    on the very samples that the F_i are taken on: sharpness on a part of the samples is larger. The paper does not
-    say which w_i: here those of all clients, or of the next cohort with n the number of their samples.
+    its own samples, w_i is its local model after the next round, and F = sum_i (n_i / n) F_i over all clients,
+    on the same samples as the F_i, because sharpness on a part of the samples is larger. The paper does not state
+    which clients count: here all clients, or the next cohort, with n the number of their samples.
     """
 
     needs_round = True

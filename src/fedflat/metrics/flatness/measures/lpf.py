@@ -15,10 +15,11 @@ from ..subject import Subject
 class LPF(LossMeasure):
     """The training loss averaged over Gaussian noise on the parameters: E F(w + tau), tau ~ N(0, sigma^2 I).
 
-    The low-pass filter of Bisla et al. (2022), with their sigma and number of draws; the loss itself. Its rise,
-    `lpf_rise` = E F(w + tau) - F(w), about sigma^2 tr(H) / 2, is what is due to flatness. The noise depends on `seed`
-    alone, so all models of one size have the same. Its length is about sigma sqrt(d). `relative` averages
-    |F(w + tau) - F(w)| / F(w) instead, which is undefined for a loss of exactly 0: then there is no value.
+    The low-pass filter of Bisla et al. (2022), with their sigma and number of draws. `lpf` is the averaged loss
+    itself; `lpf_rise` = E F(w + tau) - F(w), about sigma^2 tr(H) / 2, is the part that depends on flatness.
+    The noise depends on `seed` alone, so it is the same for all models of one size. Its length is about
+    sigma sqrt(d). `relative` averages |F(w + tau) - F(w)| / F(w) instead, which is undefined for a loss of exactly 0:
+    then there is no value.
     """
 
     precision = ("draws", "seed")

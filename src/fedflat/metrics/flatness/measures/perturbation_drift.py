@@ -14,11 +14,11 @@ from ..subject import RoundObserver, Subject
 class PerturbationDrift(Measure):
     """How far the clients' perturbations point from the global one: PD (Fan et al., 2024), from 0 to 1.
 
-    PD = mean over clients i and local steps k of ||delta_k - delta_ik|| / 2 in the round that follows, all
-    of length 1: delta_ik is where the method takes client i's descent gradient, seen from w_ik, and
+    PD = mean over clients i and local steps k of ||delta_k - delta_ik|| / 2 in the next round. Both
+    vectors have length 1: delta_ik points from w_ik to where the method takes client i's descent gradient, and
     delta_k = unit(grad F(w_k)) with w_k = w^t + mean_i (w_ik - w^t), the server's model with server_lr = 1
     if the round ended there. Clients that have finished keep their last model. F is the pooled loss of
-    all clients: the paper's sum of their gradients, if they hold equally many samples.
+    all clients; its gradient has the direction of the paper's sum of gradients if all hold equally many samples.
 
     The local steps are evenly spaced over those of the client with the most samples. Where a method does
     not perturb (FedAvg always, FedLESAM in a client's first round) delta_ik is undefined and left out of

@@ -15,9 +15,9 @@ from .lpf import gaussians
 class Radius(LossMeasure):
     """The training loss over the distance from the model: F(w + r v), ||v|| = 1 (Lee & Yoon, 2024, Figs 5, 9, 14).
 
-    The paper does not say which v: by default the mean over Gaussian directions of length 1, which depend on
-    `seed` alone, with 95 % intervals of that mean; or the direction of the gradient. The result is a curve
-    and no number.
+    The paper does not state v. By default the loss is the mean over Gaussian directions v of length 1, which depend on
+    `seed` alone, with 95 % intervals of that mean; with along = "gradient", v is the direction of the gradient. The
+    result is a curve and no number.
     """
 
     precision = ("points", "directions", "seed")

@@ -28,10 +28,10 @@ class Trace(LossMeasure):
     that this is cheaper. Probes are added until half of Student's 95 % interval is `relative_error` of the
     estimate, or there are `most`.
 
-    Probes for 5 %, with common signs and with 20 groups: MLP 64-64-10 on 1,347 digits, untrained 2,200 and 136,
-    trained 242 and 34; LeNet on 1,340 digits 542 and 72. Sketch and probes together took 26 and 33 products on the
-    two trained models. The sketch should contain the outlier eigenvalues, one fewer than there are classes: on the
-    MLP without groups 8, 15 and 40 dimensions took 46, 25 and 50 products in all.
+    Numbers of probes for an error of 5 %, with common signs and with 20 groups: MLP 64-64-10 on 1,347 digits, untrained
+    2,200 and 136, trained 242 and 34; LeNet on 1,340 digits 542 and 72. Sketch and probes together took 26 and 33
+    products on the two trained models. The sketch should contain the outlier eigenvalues, one fewer than there are
+    classes: on the MLP without groups 8, 15 and 40 dimensions took 46, 25 and 50 products in all.
     """
 
     precision = ("estimator", "relative_error", "least", "most", "sketch", "groups", "seed")
@@ -64,7 +64,7 @@ class Trace(LossMeasure):
         return self.finding(subject, {"trace": found}, samples=used, used=len(subject.pooled))
 
     def _goal(self, inside: float, draws: Draws) -> float:
-        """Estimate the number of probes for the wanted interval from `draws`; at most their number if they suffice."""
+        """Estimate how many probes the wanted interval needs, from `draws`; at most their number if they suffice."""
         found = mean_with_interval(inside + draws)
         if not found.error:
             return 0.0
@@ -74,7 +74,7 @@ class Trace(LossMeasure):
 
 @dataclass
 class _Probes:
-    """Random numbers whose mean is the trace of the Hessian at `w` (d,) outside of a basis `Q` (m, d)."""
+    """Draws random numbers whose mean is the trace of the Hessian at `w` (d,) outside of a basis `Q` (m, d)."""
 
     F: Landscape
     w: Tensor
