@@ -11,7 +11,8 @@ import torch
 from safetensors import safe_open
 
 import fedflat as ff
-from fedflat.engine.callbacks import History
+from fedflat.core.errors import InputError
+from fedflat.engine.callbacks import History, goodness
 from fedflat.methods import FedAvg
 from support.federation import federation, simulation
 
@@ -41,7 +42,8 @@ def test_a_callback_is_told_of_every_round_and_of_the_end() -> None:
 
 def test_callbacks_change_no_bit() -> None:
     runs = [
-        simulation(FedAvg(), callbacks=callbacks).run() for callbacks in ([], [Recorder(), ff.BestModel(None, "drift")])
+        simulation(FedAvg(), callbacks=callbacks).run()
+        for callbacks in ([], [Recorder(), ff.BestModel(None, "test_loss")])
     ]
     assert torch.equal(runs[0].w, runs[1].w)
 
@@ -129,6 +131,31 @@ def test_the_best_model_is_that_of_the_best_round(metric: str, tmp_path: Path) -
     for parameters in (found, best.parameters):
         assert parameters.keys() == models[expected].keys()
         assert all(torch.equal(x, models[expected][name]) for name, x in parameters.items())
+
+
+@pytest.mark.parametrize("metric", ["test_rmse", "test_mae", "test_r2"])
+def test_errors_of_a_regression_are_minimised(metric: str) -> None:
+    x = torch.linspace(-1, 1, 24, dtype=torch.float64).view(-1, 1)
+    data = ff.FederatedData.from_clients([(x, 2 * x)] * 3, test=(x, 2 * x), task="regression")
+    best, client = ff.BestModel(metric=metric), ff.Client(lr=0.3, lr_decay=1.5, batch_size=None, epochs=1)
+    sim = ff.Simulation(torch.nn.Linear(1, 1).double(), data, FedAvg(), client, rounds=8, callbacks=[best])
+    values = [round.metrics[metric] for round in sim]
+    expected = max(values) if metric == "test_r2" else min(values)
+    assert best.t == values.index(expected)
+    assert 0 < best.t < 7, "first it learns, then it diverges"
+
+
+def test_the_iterate_has_the_direction_of_the_model() -> None:
+    rows = [{"test_loss_iterate": 2.0, "test_accuracy_iterate": 0.3}]
+    assert goodness(rows, "test_loss_iterate") == [-2.0]
+    assert goodness(rows, "test_accuracy_iterate") == [0.3]
+
+
+@pytest.mark.parametrize("metric", ["drift", "lr", "lambda_max", "seconds"])
+def test_a_metric_without_a_better_direction_is_refused(metric: str) -> None:
+    for make in (ff.EarlyStopping, ff.BestModel):
+        with pytest.raises(InputError, match=rf"{make.__name__}\.metric = '{metric}' is neither better when higher"):
+            make(metric=metric)
 
 
 def test_a_resumed_run_keeps_the_best_model_of_before(tmp_path: Path) -> None:

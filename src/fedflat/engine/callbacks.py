@@ -27,6 +27,9 @@ History = Sequence[Mapping[str, float]]
 HOOKS = ("should_stop", "round_ended", "run_ended")
 MISSPELT = 0.73  # similarity in [0, 1] from which a method is taken for a misspelt hook, e.g. `on_run_end`
 
+HIGHER_IS_BETTER = ("accuracy", "f1", "r2")  # endings of metrics
+LOWER_IS_BETTER = ("loss", "rmse", "mae")
+
 
 class Callback:
     """Base class of callbacks. Its methods are called during a run and do nothing.
@@ -54,8 +57,8 @@ class Callback:
 class EarlyStopping(Callback):
     """Ends a run when a metric has not improved for `patience` evaluations.
 
-    A value is an improvement if it is better than the best so far by more than `min_delta`. Metrics whose names end in
-    `loss` are better when lower, all other metrics when higher.
+    A value is an improvement if it is better than the best so far by more than `min_delta`. Accuracies, F1 and R2 are
+    better when higher; losses, RMSE and MAE when lower. Other metrics raise InputError.
     """
 
     metric: str = "validation_accuracy"  # rounds without it do not count
@@ -65,6 +68,7 @@ class EarlyStopping(Callback):
     def __post_init__(self) -> None:
         """Raise InputError, naming the argument, for a value out of range."""
         plain_fields(self)
+        direction(self.metric, "EarlyStopping")
         if isinstance(self.patience, bool) or not isinstance(self.patience, int) or self.patience < 1:
             raise InputError(f"EarlyStopping.patience must be a whole number of at least 1, got {self.patience!r}")
         if not 0 <= self.min_delta < inf:
@@ -92,8 +96,9 @@ class BestModel(Callback):
     def __init__(self, path: str | Path | None = None, metric: str = "validation_accuracy") -> None:
         """Watch `metric`. path: a safetensors file for the parameters, by name; an old file is overwritten.
 
-        Metrics whose names end in `loss` are better when lower, all other metrics when higher.
+        Accuracies, F1 and R2 are better when higher; losses, RMSE and MAE when lower. Other metrics raise InputError.
         """
+        direction(metric, "BestModel")
         self.path, self.metric = None if path is None else Path(path), metric
         self.t: int | None = None  # the round, from 0
         self.parameters: dict[str, Tensor] | None = None  # by name, on the CPU
@@ -123,8 +128,23 @@ class BestModel(Callback):
 
 def goodness(history: History, metric: str) -> list[float]:
     """Return the values of a metric in the rounds that have it, with the sign that makes higher better."""
-    sign = -1.0 if metric.endswith("loss") else 1.0
+    sign = direction(metric, "callback")
     return [sign * row[metric] for row in history if row.get(metric) is not None]
+
+
+def direction(metric: str, who: str) -> float:
+    """Return 1.0 for a metric that is better when higher, -1.0 for one that is better when lower.
+
+    Raises InputError for other metrics, such as `drift`: neither direction is better.
+    """
+    quantity = metric.removesuffix("_iterate")
+    for sign, endings in ((1.0, HIGHER_IS_BETTER), (-1.0, LOWER_IS_BETTER)):
+        if quantity.endswith(endings):
+            return sign
+    raise InputError(
+        f"{who}.metric = {metric!r} is neither better when higher ({', '.join(HIGHER_IS_BETTER)}) nor when lower "
+        f"({', '.join(LOWER_IS_BETTER)})"
+    )
 
 
 def check_metric(sim: Simulation, metric: str, who: str) -> None:
