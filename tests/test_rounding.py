@@ -27,6 +27,7 @@ from fedflat.engine.stacked import Stacked
 from fedflat.experiments import budget, parallel, runner, studies
 from fedflat.experiments import spec as specs
 from fedflat.experiments.budget import run_budget
+from fedflat.experiments.jobs import Jobs
 from fedflat.experiments.recipe import find_recipe
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.federation.membership import Membership
@@ -299,7 +300,7 @@ def test_jobs_share_the_threads_and_leave_none_over(
     monkeypatch.setattr(parallel, "WorkerProcess", process)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     with pytest.raises(Stop):
-        studies.carry_out_study(study_spec(seeds=[0, 1]), tmp_path, jobs=jobs)
+        studies.carry_out_study(study_spec(seeds=[0, 1]), tmp_path, jobs=Jobs(jobs))
     [share] = given_to_each
     assert share * jobs <= threads or share == 1
     assert (share + 1) * jobs > threads

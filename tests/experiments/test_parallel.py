@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from fedflat.core.errors import InputError, NonFiniteError
 from fedflat.engine.workers import WorkerError, process
 from fedflat.experiments import studies
 from fedflat.experiments.interrupt import Interrupted
+from fedflat.experiments.jobs import Jobs
 from support.effort import in_test_all
 from support.processes import children, has_ended, wait_until, workers
 from support.studies import study_spec
@@ -37,7 +37,7 @@ def contents(path: Path) -> dict[str, bytes]:
 def test_side_by_side_is_one_after_another(tmp_path: Path) -> None:
     spec = study_spec(methods=["fedavg", "fedsmoo"], flatness=["sharpness"])
     alone = studies.carry_out_study(spec, tmp_path / "alone")
-    together = studies.carry_out_study(spec, tmp_path / "together", watched := Watched(), jobs=2)
+    together = studies.carry_out_study(spec, tmp_path / "together", watched := Watched(), jobs=Jobs(2))
     assert contents(tmp_path / "alone") == contents(tmp_path / "together")
     assert len(contents(tmp_path / "alone")) == 16
     assert [(run.method, run.seed) for run in together] == [(run.method, run.seed) for run in alone]
@@ -56,7 +56,7 @@ def test_what_is_finished_is_not_computed_again_and_a_run_that_diverges_does_not
 ) -> None:
     studies.carry_out_study(study_spec(methods=["fedavg"], seeds=[0], flatness=[]), tmp_path)
     spec = study_spec(methods=[WILD, "fedavg", "fedprox"], seeds=[0], flatness=[])
-    runs = studies.carry_out_study(spec, tmp_path, watched := Watched(), jobs=2)
+    runs = studies.carry_out_study(spec, tmp_path, watched := Watched(), jobs=Jobs(2))
     assert [run.method for run in runs] == ["FedAvg", "FedProx"]
     assert sorted(watched.started) == [("FedAvg-seed0", 6), ("FedProx-seed0", 0), ("FedSAM-seed0", 0)]
     assert watched.failed == ["FedSAM-seed0"]
@@ -66,7 +66,7 @@ def test_what_is_finished_is_not_computed_again_and_a_run_that_diverges_does_not
 def test_after_a_signal_every_run_is_saved_and_goes_on(tmp_path: Path) -> None:
     spec = study_spec(rounds=25, checkpoint_every=500, flatness=[], seeds=[0])
     with pytest.raises(Interrupted, match="every run that was under way is saved") as stopped:
-        studies.carry_out_study(spec, tmp_path / "stopped", watched := Watched(signal_after=3), jobs=2)
+        studies.carry_out_study(spec, tmp_path / "stopped", watched := Watched(signal_after=3), jobs=Jobs(2))
     assert stopped.value.exit_code == 130
     assert not workers()
     studies.carry_out_study(spec, tmp_path / "stopped", again := Watched())
@@ -91,7 +91,7 @@ def test_studies_share_one_queue_and_have_their_own_results(tmp_path: Path, monk
         tmp_path / "one": study_spec(methods=["fedavg"], seeds=[0], flatness=[]),
         tmp_path / "other": study_spec(methods=[WILD, "fedprox"], seeds=[0], flatness=[]),
     }
-    found = studies.carry_out_studies(specs, watched := Watched(), jobs=2)
+    found = studies.carry_out_studies(specs, watched := Watched(), jobs=Jobs(2))
     assert queues == [(3, 2)]
     assert [[(run.directory.path.parents[1], run.method) for run in runs] for runs in found] == [
         [(tmp_path / "one", "FedAvg")], [(tmp_path / "other", "FedProx")],
@@ -118,7 +118,9 @@ class Signalling(Watched):
 
 def test_a_signal_to_one_process_stops_the_study(tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="every run that was under way is saved") as stopped:
-        studies.carry_out_study(study_spec(rounds=1000, flatness=[]), tmp_path, Signalling(signal.SIGTERM), jobs=2)
+        studies.carry_out_study(
+            study_spec(rounds=1000, flatness=[]), tmp_path, Signalling(signal.SIGTERM), jobs=Jobs(2)
+        )
     assert stopped.value.exit_code == 128 + signal.SIGTERM
     assert not workers()
 
@@ -128,7 +130,7 @@ def test_a_process_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: P
     with pytest.raises(
         WorkerError, match=r"the process of Fed\w+-seed\d was ended by SIGKILL .* from its last checkpoint"
     ):
-        studies.carry_out_study(spec, tmp_path, Signalling(signal.SIGKILL), jobs=2)
+        studies.carry_out_study(spec, tmp_path, Signalling(signal.SIGKILL), jobs=Jobs(2))
     assert not workers()
     assert len(studies.carry_out_study(spec, tmp_path)) == 4
 
@@ -142,7 +144,7 @@ def test_a_process_that_is_stopped_does_not_hang_the_study(tmp_path: Path, monke
         WorkerError,
         match=r"the process of Fed\w+-seed0 was stopped for more than .* from its last checkpoint",
     ):
-        studies.carry_out_study(spec, tmp_path, Signalling(signal.SIGSTOP), jobs=2)
+        studies.carry_out_study(spec, tmp_path, Signalling(signal.SIGSTOP), jobs=Jobs(2))
     assert not workers()
 
 
@@ -162,12 +164,5 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [0, -1, "two", 1.5, True])
 def test_jobs_that_are_no_number(tmp_path: Path, wrong: object) -> None:
     with pytest.raises(InputError, match="jobs must be 'auto' or an integer of at least 1"):
-        studies.carry_out_study(study_spec(), tmp_path, jobs=wrong)
+        studies.carry_out_study(study_spec(), tmp_path, jobs=Jobs(wrong))
     assert not list(tmp_path.iterdir())
-
-
-def test_auto_is_as_many_as_torch_has_threads_and_no_more_than_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert studies.number_of_jobs("auto", "cpu", 4) == 3
-    assert studies.number_of_jobs("auto", "cpu", 2) == 2
-    assert studies.number_of_jobs(8, "cpu", 4) == 4

@@ -19,6 +19,7 @@ import pytest
 from fedflat.core.errors import InputError
 from fedflat.experiments import runner, tuning
 from fedflat.experiments.interrupt import Interrupted
+from fedflat.experiments.jobs import Jobs
 from fedflat.experiments.run_directory import StoredRun
 from fedflat.experiments.runner import RunObserver
 from fedflat.experiments.spec import RunSpec, StudySpec
@@ -247,7 +248,7 @@ def test_a_lost_ledger_is_made_again_from_the_trials(finished, tmp_path: Path) -
 def test_what_cannot_be_carried_out_leaves_no_folder(tmp_path: Path) -> None:
     for jobs in (0, "many"):
         with pytest.raises(InputError, match="jobs must be 'auto' or an integer"):
-            tuning.tune(search(), tmp_path / "search", jobs=jobs)
+            tuning.tune(search(), tmp_path / "search", jobs=Jobs(jobs))
     assert not (tmp_path / "search").exists()
 
 
@@ -266,7 +267,7 @@ def test_side_by_side_is_one_after_another(tmp_path: Path) -> None:
     tune = {"configurations": 3, "rounds": steps, "one_in": 2, "seeds": [5], "box": {"client.lr": [0.01, 0.1, 1.0]}}
     small = search(methods=["fedavg"], tune=tune)
     for name, jobs in (("alone", 1), ("together", 2)):
-        tuning.tune(small, tmp_path / name, jobs=jobs)
+        tuning.tune(small, tmp_path / name, jobs=Jobs(jobs))
     ledgers = [ledger(tmp_path / name) for name in ("alone", "together")]
     assert ledgers[0] == ledgers[1]
     assert Counter(one["rounds"] for one in ledgers[0]) == dict(zip(steps, (3, 2), strict=True))

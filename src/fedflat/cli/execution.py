@@ -18,11 +18,12 @@ from ..data.dataset import LoadedDataset
 from ..engine.problem import BF16
 from ..engine.ranks import Ranks
 from ..experiments import runner, studies
+from ..experiments.jobs import Jobs
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.run_directory import RunDirectory, StoredRun
 from ..experiments.runner import together
 from ..experiments.spec import Experiment, RunSpec, StudySpec
-from ..experiments.studies import Jobs, extend_run, extend_study, with_rounds
+from ..experiments.studies import ONE, extend_run, extend_study, with_rounds
 from ..experiments.tracking import TrackingObserver
 from ..files import write_atomically
 from ..metrics.protocols import long_mean
@@ -107,7 +108,7 @@ def resume_study(
     console: Console,
     path: Path,
     rounds: int | None,
-    jobs: Jobs = 1,
+    jobs: Jobs = ONE,
     strict: bool = False,
     track: Sequence[str] = (),
 ) -> None:
@@ -127,7 +128,7 @@ def resume_study(
 
 
 def carry_out_study(
-    console: Console, spec: StudySpec, path: Path, jobs: Jobs = 1, strict: bool = False, track: Sequence[str] = ()
+    console: Console, spec: StudySpec, path: Path, jobs: Jobs = ONE, strict: bool = False, track: Sequence[str] = ()
 ) -> None:
     """Carry out the remaining runs of a study, then show and write the comparison.
 
@@ -167,7 +168,7 @@ def show_plan(console: Console, spec: StudySpec, path: Path, jobs: Jobs) -> None
     with console.doing("taking trial steps"):
         plan = study_plan(spec, path)
     console.show(plan_table(plan))
-    console.say(*plan_lines(plan, path, studies.number_of_jobs(jobs, spec.device, len(plan))))
+    console.say(*plan_lines(plan, path, jobs.count(spec.device, len(plan))))
 
 
 def carry_out_recipe(

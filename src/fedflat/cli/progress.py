@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 
-from ..core.errors import NonFiniteError
+from ..core.errors import is_out_of_memory
 from ..experiments.runner import RunObserver
 from .console import Console, counting_columns
 
@@ -65,8 +65,12 @@ class Results(RunObserver):
             result = f"test accuracy {100 * accuracy(run, self._protocol):.2f} % ({how})"
         self._console.say(f"{spec.title:<{self._width}} {result}  in {run.summary['seconds']:.1f} s")
 
-    def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
-        self._console.say(f"{spec.title:<{self._width}} left out: {error}")
+    def run_failed(self, spec: RunSpec, error: Exception) -> None:
+        reason = "its GPU has too little memory" if is_out_of_memory(error) else error
+        self._console.say(f"{spec.title:<{self._width}} left out: {reason}")
+
+    def run_placed(self, spec: RunSpec, place: str) -> None:
+        self._console.say(f"{spec.title:<{self._width}} on {place}")
 
 
 class Bar(Results, AbstractContextManager[RunObserver]):

@@ -12,7 +12,7 @@ from ..core.object_references import allow_code
 from ..reports.listing import paper_names, recipe_names, recipe_rows, recipe_table
 from .console import Console
 from .flag_names import SettingsCommand, check_flags
-from .run import JobsOption, number_of_jobs
+from .run import JobsOption, JobsPerGpuOption, parse_jobs
 
 if TYPE_CHECKING:
     from ..experiments.recipe import Cell
@@ -70,6 +70,7 @@ def run_recipe(
     out: Annotated[Path | None, typer.Option(help="Folder for the results; default runs/recipes/NAME.")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data sets; default $FEDFLAT_DATA.")] = None,
     jobs: JobsOption = "1",
+    jobs_per_gpu: JobsPerGpuOption = 1,
     dry_run: Annotated[bool, typer.Option(help="Print cells and cost, from 20 measured steps; train nothing.")] = False,
 ) -> None:
     """Run the cells of a recipe, and print their results beside the paper's.
@@ -106,7 +107,7 @@ def run_recipe(
         table = cell_table(recipe, cells, measure=True)
     console.show(table)
     if not dry_run:
-        carry_out_recipe(console, recipe, cells, folder, _changes(scale, context.args), number_of_jobs(jobs))
+        carry_out_recipe(console, recipe, cells, folder, _changes(scale, context.args), parse_jobs(jobs, jobs_per_gpu))
 
 
 def _changes(scale: float, flags: list[str]) -> list[str]:

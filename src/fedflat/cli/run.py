@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import gettempdir
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -18,7 +18,7 @@ from .console import Console
 from .flag_names import check_flags
 
 if TYPE_CHECKING:
-    from ..experiments.studies import Jobs
+    from ..experiments.jobs import Jobs
 
 GRACE = 60  # seconds
 PATIENCE = 1800.0  # seconds, as in `engine.ranks`, which takes seconds to import
@@ -28,10 +28,11 @@ JobsOption = Annotated[
     typer.Option(
         "--jobs",
         metavar="N|auto",
-        help="Runs at a time, each in its own process with a share of the cores; auto is one per core. "
-        "No result changes; N runs need N times the memory.",
+        help="Runs at a time, each in its own process with a share of the cores, and with a GPU of its own where the "
+        "device is cuda; auto is one per core or GPU. No result changes; N runs need N times the memory.",
     ),
 ]
+JobsPerGpuOption = Annotated[int, typer.Option("--jobs-per-gpu", metavar="K", help="Runs at a time that share a GPU.")]
 StrictOption = Annotated[
     bool,
     typer.Option(
@@ -63,9 +64,11 @@ DryRunOption = Annotated[
 ]
 
 
-def number_of_jobs(text: str) -> Jobs:
-    """Parse the value of --jobs; a text that is no number is returned unchanged, to be checked where it is used."""
-    return int(text) if text.isdecimal() else cast("Jobs", text)
+def parse_jobs(text: str, per_gpu: int) -> Jobs:
+    """Parse the values of --jobs and --jobs-per-gpu. Raises InputError if one is wrong."""
+    from ..experiments.jobs import Jobs  # here, because it imports torch
+
+    return Jobs(int(text) if text.isdecimal() else cast("Any", text), per_gpu)
 
 
 def run(
@@ -186,6 +189,7 @@ def compare(
         ),
     ] = None,
     jobs: JobsOption = "1",
+    jobs_per_gpu: JobsPerGpuOption = 1,
     strict: StrictOption = False,
     track: TrackOption = None,
     dry_run: Annotated[
@@ -226,8 +230,8 @@ def compare(
     file, _ = split_file(context.args)
     path = out or (Path("runs") / file.stem if file else default_folder(spec))
     if dry_run:
-        return show_plan(console, spec, path, number_of_jobs(jobs))
-    carry_out_study(console, spec, path, number_of_jobs(jobs), strict, tracked)
+        return show_plan(console, spec, path, parse_jobs(jobs, jobs_per_gpu))
+    carry_out_study(console, spec, path, parse_jobs(jobs, jobs_per_gpu), strict, tracked)
 
 
 def resume(
@@ -238,6 +242,7 @@ def resume(
         typer.Option("--rounds", metavar="N", help="Extend the run or study to N rounds in total, finished or not."),
     ] = None,
     jobs: JobsOption = "1",
+    jobs_per_gpu: JobsPerGpuOption = 1,
     strict: StrictOption = False,
     code: AllowCodeOption = False,
     track: TrackOption = None,
@@ -257,7 +262,7 @@ def resume(
     if code:
         context.with_resource(allow_code())
     if (folder / "study.toml").exists():
-        return resume_study(console, folder, rounds, number_of_jobs(jobs), strict, tracked)
+        return resume_study(console, folder, rounds, parse_jobs(jobs, jobs_per_gpu), strict, tracked)
     if (folder / "tune.toml").exists():
         raise InputError(
             f"{folder} holds a search; resume it with `fedflat tune {folder / 'tune.toml'} --out {folder}`"

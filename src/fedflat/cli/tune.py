@@ -13,7 +13,7 @@ from ..core.errors import InputError
 from ..core.object_references import allow_code
 from .console import Console
 from .flag_names import check_flags
-from .run import DryRunOption, JobsOption, KeysOption, StrictOption, number_of_jobs
+from .run import DryRunOption, JobsOption, JobsPerGpuOption, KeysOption, StrictOption, parse_jobs
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,6 +26,7 @@ def tune(
     context: typer.Context,
     out: Annotated[Path | None, typer.Option(help="Folder for the search; default runs/NAME-OF-THE-FILE.")] = None,
     jobs: JobsOption = "1",
+    jobs_per_gpu: JobsPerGpuOption = 1,
     strict: StrictOption = False,
     dry_run: DryRunOption = False,
     show_keys: KeysOption = False,
@@ -62,7 +63,7 @@ def tune(
         return console.show(_plan(spec))
     prepare_data(console, spec)
     with watcher(console, tuning.planned_runs(spec, path)) as watching:
-        results = tuning.tune(spec, path, watching, number_of_jobs(jobs), strict)
+        results = tuning.tune(spec, path, watching, parse_jobs(jobs, jobs_per_gpu), strict)
     console.show(_table(results))
     for tuned in results:
         if tuned.ties:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import tomllib
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..core.errors import NonFiniteError, changes_in_one_line
+from ..core.errors import InputError, NonFiniteError, changes_in_one_line, is_out_of_memory
 from ..core.object_references import allow_code, is_code_allowed
 from ..engine.workers import WorkerError
 from ..engine.workers.process import Report, RunTask, WorkerProcess
 from ..engine.workers.worker_pool import WorkerPool
 from .config_errors import validated
 from .interrupt import Interrupted, StopRequest
+from .jobs import VISIBLE, least_used
 from .run_directory import RunDirectory
 from .runner import Forwarding, RunExecution, RunObserver
 from .spec import RunSpec
@@ -38,6 +39,7 @@ class StudyTask:
     path: Path  # the run's folder
     strict: bool  # refuse to resume if versions or code have changed
     code: bool  # whether the code that the configuration names may be run
+    on_gpu: bool  # whether the worker has a GPU of its own
 
     def failure_message(self, pid: int, how: str) -> str:
         """Return the message for a worker that ended while it carried out this run."""
@@ -61,6 +63,8 @@ def prepare_runs() -> RunTask:
             with changes_in_one_line(), allow_code() if task.code else nullcontext():
                 spec = validated(RunSpec, tomllib.loads(task.toml))
                 observer = Forwarding(lambda hook, _, *arguments: report((hook, *arguments)))  # the parent has the spec
+                if task.on_gpu:
+                    observer.run_placed(spec, f"GPU {os.environ[VISIBLE]}")
                 RunExecution(spec, RunDirectory(task.path), observer, request, task.strict).carry_out()
         except Interrupted:
             return request.signal_number
@@ -70,21 +74,29 @@ def prepare_runs() -> RunTask:
 
 
 class ParallelRuns:
-    """Carries out runs in at most `number` worker processes, each with a share of the threads."""
+    """Carries out runs in at most `number` worker processes, each with a share of the threads, and perhaps a GPU."""
 
-    def __init__(self, number: int, observer: RunObserver, request: StopRequest, strict: bool = False) -> None:
-        """strict: refuse to resume if versions or code have changed since the saved rounds, instead of warning."""
+    def __init__(
+        self, number: int, observer: RunObserver, request: StopRequest, strict: bool = False, gpus: Sequence[str] = ()
+    ) -> None:
+        """Start no process yet.
+
+        strict: refuse to resume with other versions or code than the rounds so far, instead of warning.
+        gpus: names as in CUDA_VISIBLE_DEVICES. A worker sees one of them, the first that the fewest workers have.
+        """
         self._observer, self._request, self._strict = observer, request, strict
-        threads = max(1, torch.get_num_threads() // number)
-        new_worker = partial(WorkerProcess, prepare_runs, threads=threads)
+        self._threads = max(1, torch.get_num_threads() // number)
+        self._gpus = gpus
+        self._gpu_of: dict[WorkerProcess, str] = {}
 
         def call_observer(task: StudyTask, event: tuple[Any, ...]) -> None:
             hook, *arguments = event
             getattr(observer, hook)(self._specs[task.path], *arguments)
 
-        self._pool = WorkerPool(number, new_worker, attempts=1, on_event=call_observer)
+        self._pool = WorkerPool(number, self._new_worker, attempts=1, on_event=call_observer)
         self._specs: dict[Path, RunSpec] = {}
         self._diverged: list[NonFiniteError] = []
+        self._out_of_memory: list[str] = []  # titles of runs
         self._error: Exception | None = None
 
     def carry_out(self, runs: Runs) -> list[NonFiniteError]:
@@ -97,7 +109,8 @@ class ParallelRuns:
         stopping = False
         try:
             for path, spec in self._specs.items():
-                self._pool.submit(StudyTask(spec.title, spec.to_toml(), path, self._strict, is_code_allowed()))
+                terms = self._strict, is_code_allowed(), bool(self._gpus)
+                self._pool.submit(StudyTask(spec.title, spec.to_toml(), path, *terms))
             while self._pool.is_running:
                 self._wait()
                 if not stopping and (self._error or self._request.signal_number):
@@ -107,9 +120,24 @@ class ParallelRuns:
             self._pool.close()
         if self._error is None and self._request.signal_number:
             self._error = Interrupted(self._request.signal_number, SAVED)
+        if self._error is None and self._out_of_memory:
+            self._error = InputError(
+                f"the memory of a GPU was too short for {', '.join(sorted(self._out_of_memory))}; the other runs are finished; "
+                "a smaller --jobs-per-gpu resumes what is left; if a run alone needs more, lower client.batch_size"
+            )
         if self._error is not None:
             raise self._error
         return self._diverged
+
+    def _new_worker(self) -> WorkerProcess:
+        """Start a worker process."""
+        self._gpu_of = {worker: gpu for worker, gpu in self._gpu_of.items() if worker.is_alive}
+        if not self._gpus:
+            return WorkerProcess(prepare_runs, threads=self._threads)
+        gpu = least_used(self._gpus, self._gpu_of.values())
+        worker = WorkerProcess(prepare_runs, threads=self._threads, variables={VISIBLE: gpu})
+        self._gpu_of[worker] = gpu
+        return worker
 
     def _wait(self) -> None:
         """Process the next messages of the workers."""
@@ -121,6 +149,9 @@ class ParallelRuns:
         for item in finished:
             if isinstance(item.error, NonFiniteError):
                 self._diverged.append(item.error)
+                self._observer.run_failed(self._specs[item.task.path], item.error)
+            elif self._gpus and item.error is not None and is_out_of_memory(item.error):
+                self._out_of_memory.append(item.task.label)
                 self._observer.run_failed(self._specs[item.task.path], item.error)
             else:
                 error = error or item.error or (Interrupted(item.value, SAVED) if item.value else None)

@@ -62,6 +62,7 @@ from ..rounds.run_model import InitialModel, frozen_hash, load_model
 from ..rounds.segments import commit_of_code, versions
 from ..rounds.server import metrics_table
 from ..rounds.settings import first_difference
+from .jobs import VISIBLE
 from .run_file_readers import Summary, read_counts, read_findings, read_metrics, read_summary
 from .spec import Experiment, RunSpec
 
@@ -196,6 +197,7 @@ class RunDirectory:
             "threads": torch.get_num_threads(),
             "workers": sim.workers,
             "device": device_name(sim.device),
+            "visible gpus": os.environ.get(VISIBLE),
             "executor": {"name": sim.choice.name, "reason": sim.choice.reason, "seconds per step": sim.choice.seconds},
             "settings": sim.settings(),
         }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ..core.errors import ChangedWarning, InputError, NonFiniteError
+from ..core.errors import ChangedWarning, InputError
 from ..engine.callbacks import Callback, check_callbacks
 from ..engine.ranks import ALONE, Ranks
 from ..engine.simulation import Round, Simulation
@@ -44,8 +44,11 @@ class RunObserver:
     def run_ended(self, spec: RunSpec, run: StoredRun) -> None:
         """React to a finished run, whose results are written."""
 
-    def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
-        """React to a run of a study that diverged; the other runs continue."""
+    def run_failed(self, spec: RunSpec, error: Exception) -> None:
+        """React to a run of a study that diverged, or whose GPU had too little memory; the other runs continue."""
+
+    def run_placed(self, spec: RunSpec, place: str) -> None:
+        """React to a run of a study that starts in a process of its own, on the device `place`, such as GPU 2."""
 
 
 class Forwarding(RunObserver):

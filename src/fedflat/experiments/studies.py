@@ -11,24 +11,22 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import torch
-
 from ..core.errors import ChangedWarning, InputError, NonFiniteError
 from ..core.hyper import takes_numbers
 from ..core.object_references import allow_code
 from ..engine.ranks import is_launched
 from ..files import flush_folder, make_folder, system_errors, writing
 from ..rounds.checksums import Checksums
-from ..rounds.device import usable_device
 from .config_errors import validated
 from .interrupt import StopRequest, stop_between_rounds
+from .jobs import Jobs, gpus_of_jobs
 from .parallel import ParallelRuns, Runs
 from .run_directory import RunDirectory, StoredRun, difference, remedy
 from .runner import RunExecution, RunObserver, load_newest_checkpoint
 from .settings_tables import merged
 from .spec import Experiment, RunSpec, StudySpec
 
-Jobs = int | Literal["auto"]
+ONE = Jobs()
 EXTENSIBLE = ("methods", "seeds", "protocol", "grid")  # settings that may change when a study is extended
 BUSY = "--out {} is being written by another study"
 Spec = TypeVar("Spec", bound=Experiment)
@@ -49,7 +47,8 @@ def study(
     file: str | Path | None = None,
     *,
     out: str | Path,
-    jobs: Jobs = 1,
+    jobs: int | Literal["auto"] = 1,
+    jobs_per_gpu: int = 1,
     strict: bool = False,
     observer: RunObserver | None = None,
     **settings: Any,
@@ -59,8 +58,8 @@ def study(
     file: a TOML file, which `settings` override. settings: keys of a study, as values, dictionaries or objects, e.g.
     `methods=["fedavg", ff.methods.FedSAM(rho=0.05)], partition=ff.Dirichlet(alpha=0.1), client=ff.Client(lr=0.1),
     data={"name": "digits", "clients": 20}, rounds=50, seeds=[0, 1, 2], grid={"client.lr": [0.1, 0.3]}`.
-    out: the folder; finished runs in it are not computed again. jobs: number of runs at a time, or "auto"; scripts need
-    no `__main__` guard. strict: refuse to resume if versions or code have changed since the saved rounds. observer: its
+    out: the folder; finished runs in it are not computed again. jobs: runs at a time, or "auto"; scripts need no main
+    guard. Where the device is cuda, each has a GPU of its own, or one that `jobs_per_gpu` runs share. observer: its
     methods are called with the progress.
 
     Raises InputError as the command does, Interrupted after Ctrl-C (finished rounds are saved), and NonFiniteError if
@@ -69,17 +68,17 @@ def study(
     with allow_code():
         table = Experiment.read(Path(file)) if file is not None else {}
         spec = validated(StudySpec, merged(StudySpec, table, settings))
-        return carry_out_study(spec, Path(out), observer, jobs, strict)
+        return carry_out_study(spec, Path(out), observer, Jobs(jobs, jobs_per_gpu), strict)
 
 
 def carry_out_study(
-    spec: StudySpec, path: Path, observer: RunObserver | None = None, jobs: Jobs = 1, strict: bool = False
+    spec: StudySpec, path: Path, observer: RunObserver | None = None, jobs: Jobs = ONE, strict: bool = False
 ) -> list[StoredRun]:
     """Carry out every run of `spec` below the folder `path` and return those that finished.
 
-    jobs: number of runs at a time, each in a separate process with an equal share of the threads; "auto" is the number
-    of torch's threads, or one if the device is not the CPU. Results do not depend on it, only time and memory do.
-    strict: refuse to resume if versions or code have changed since the saved rounds, instead of warning.
+    jobs: runs at a time, each in a process of its own with its share of the threads. They change time and memory, not
+    results.
+    strict: refuse to resume with other versions or other code than the rounds so far, instead of warning.
 
     A run that diverges is reported to the observer and does not stop the others. Raises InputError if the folder cannot
     be used, NonFiniteError if no run finished, and Interrupted after a signal.
@@ -89,7 +88,7 @@ def carry_out_study(
 
 
 def carry_out_studies(
-    specs: Mapping[Path, StudySpec], observer: RunObserver | None = None, jobs: Jobs = 1, strict: bool = False
+    specs: Mapping[Path, StudySpec], observer: RunObserver | None = None, jobs: Jobs = ONE, strict: bool = False
 ) -> list[list[StoredRun]]:
     """Carry out several studies, given by folder, as `carry_out_study` does; return the finished runs of each.
 
@@ -101,7 +100,7 @@ def carry_out_studies(
     runs = [runs_of(spec, path) for path, spec in specs.items()]
     queue = [run for runs_of_study in runs for run in runs_of_study]
     check_folders(queue)
-    number = min(number_of_jobs(jobs, spec.device, len(queue)) for spec in specs.values())
+    number = min(jobs.count(spec.device, len(queue)) for spec in specs.values())
     with ExitStack() as locks, stop_between_rounds() as request:
         for path, spec in specs.items():
             locks.enter_context(writing(path, BUSY.format(path)))
@@ -121,7 +120,7 @@ def carry_out_all(
 ) -> list[NonFiniteError]:
     """Carry out `runs`, `number` at a time; return the errors of diverged runs. Raises Interrupted after a signal."""
     if number > 1:
-        return ParallelRuns(number, observer, request, strict).carry_out(runs)
+        return ParallelRuns(number, observer, request, strict, gpus_of_jobs(runs[0][0].device)).carry_out(runs)
     failures = []
     for spec, directory in runs:
         try:
@@ -130,17 +129,6 @@ def carry_out_all(
             failures.append(error)
             observer.run_failed(spec, error)
     return failures
-
-
-def number_of_jobs(jobs: Jobs, device: str, runs: int) -> int:
-    """Return how many of `runs` runs to carry out at a time. Raises InputError if `jobs` is neither "auto" nor >= 1."""
-    if jobs == "auto":
-        most = torch.get_num_threads() if usable_device(device).type == "cpu" else 1
-    elif isinstance(jobs, int) and not isinstance(jobs, bool) and jobs >= 1:
-        most = jobs
-    else:
-        raise InputError(f"jobs must be 'auto' or an integer of at least 1, got {jobs!r}")
-    return min(most, runs)
 
 
 def run_directory(spec: RunSpec, study_path: Path) -> RunDirectory:

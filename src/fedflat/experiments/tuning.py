@@ -21,13 +21,14 @@ from ..files import writing
 from ..rounds.checksums import Checksums
 from ..rounds.settings import settings_key
 from .interrupt import StopRequest, stop_between_rounds
+from .jobs import Jobs
 from .ledger import CURVES, LEDGER, Ledger, Tried, ranked, survivors
 from .run_directory import StoredRun, difference
 from .runner import RunObserver
 from .settings_tables import variants
 from .spec import Experiment, RunSpec, StudySpec
 from .statistics import MeanEstimate, mean_estimate
-from .studies import Jobs, carry_out_all, check_folders, extend_run, number_of_jobs, with_rounds
+from .studies import ONE, carry_out_all, check_folders, extend_run, with_rounds
 from .tuning_spec import CHOSEN, Configuration, TuningSpec
 
 SETTINGS, WINNERS = "tune.toml", "winners.toml"
@@ -68,14 +69,13 @@ class Tuned:
 
 
 def tune(
-    spec: TuningSpec, path: Path, observer: RunObserver | None = None, jobs: Jobs = 1, strict: bool = False
+    spec: TuningSpec, path: Path, observer: RunObserver | None = None, jobs: Jobs = ONE, strict: bool = False
 ) -> list[Tuned]:
     """Carry out or resume the search in the folder `path`, and write its ledger, curves and winners.
 
     jobs, strict: as for `studies.carry_out_study`. A configuration that diverges ranks last. Raises InputError if the
     folder holds another search, or if all configurations of a method have diverged, and Interrupted after a signal.
     """
-    number_of_jobs(jobs, spec.device, 1)  # refuses a wrong number before the folder is made
     with _writing(spec, path), stop_between_rounds() as request:
         ledger = Ledger(path, spec)
         entries = ledger.read()
@@ -179,7 +179,7 @@ def _step(
                     directory.reopen(with_rounds(own, rounds))
     # After its ledger was lost, a trial may have finished more rounds, of which the first ones are the same.
     left = [(trial, one) for trial, one in runs if not (one.is_finished and one.spec().rounds > rounds)]
-    number = number_of_jobs(jobs, ledger.spec.device, len(left) or 1)
+    number = jobs.count(ledger.spec.device, len(left) or 1)
     carry_out_all(left, number, observer, request, strict)
     return [
         ledger.entry(place, one, rounds) for place, configurations in enumerate(remaining) for one in configurations

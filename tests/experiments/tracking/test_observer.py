@@ -10,6 +10,7 @@ import pytest
 from fedflat.core.errors import ChangedWarning, InputError
 from fedflat.experiments import runner, studies, tracking
 from fedflat.experiments.interrupt import Interrupted
+from fedflat.experiments.jobs import Jobs
 from fedflat.experiments.run_directory import RunDirectory, StoredRun
 from fedflat.experiments.runner import RunObserver, together
 from fedflat.experiments.studies import extend_run
@@ -117,7 +118,7 @@ def test_a_finished_run_can_be_tracked_afterwards_and_extended(tool: str, tmp_pa
 def test_a_study_has_a_run_for_each_of_its_own_also_side_by_side(tool: str, tmp_path: Path) -> None:
     spec = study_spec(seeds=[0], **SETTINGS)
     with tracking.TrackingObserver([tool], tmp_path, lambda one: studies.run_directory(one, tmp_path)) as tracked:
-        runs = studies.carry_out_study(spec, tmp_path, tracked, jobs=2)
+        runs = studies.carry_out_study(spec, tmp_path, tracked, jobs=Jobs(2))
     found = READERS[tool](tmp_path)
     assert len(found) == 2
     for run in runs:

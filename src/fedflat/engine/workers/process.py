@@ -11,11 +11,12 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from time import monotonic
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -94,12 +95,19 @@ def main() -> None:
 class WorkerProcess:
     """A process that runs tasks, one at a time. It ends when its parent ends."""
 
-    def __init__(self, setup: Callable[[], RunTask], files: Sequence[int] = (), threads: int = 1) -> None:
+    def __init__(
+        self,
+        setup: Callable[[], RunTask],
+        files: Sequence[int] = (),
+        threads: int = 1,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Start the process.
 
         setup: prepares the process and returns the function that runs a task; it is pickled.
         files: the descriptors of open files that the process inherits under the same numbers.
         threads: the number of threads that torch and its libraries use.
+        variables: further variables of its environment.
         """
         search_path = os.pathsep.join(path or os.getcwd() for path in sys.path)  # the same modules as in this process
         parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
@@ -111,7 +119,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), *files),
                 process_group=0,  # so that Ctrl-C in a terminal reaches the parent only
-                env=os.environ | {"PYTHONPATH": search_path, "OMP_NUM_THREADS": str(threads)},
+                env={**os.environ, **variables, "PYTHONPATH": search_path, "OMP_NUM_THREADS": str(threads)},
             )
         self.pid = self._process.pid
         self.connection = Connection(ours.detach())

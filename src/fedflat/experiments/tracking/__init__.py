@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import ChangedWarning, InputError, NonFiniteError, printable
+from ...core.errors import ChangedWarning, InputError, printable
 from ...engine.simulation import Round
 from ..run_directory import RunDirectory, StoredRun
 from ..runner import RunObserver
@@ -65,7 +65,7 @@ class TrackingObserver(RunObserver, AbstractContextManager["TrackingObserver"]):
         self._call(path, lambda tracker: tracker.finish(summary))
         self._close(path)
 
-    def run_failed(self, spec: RunSpec, error: NonFiniteError) -> None:
+    def run_failed(self, spec: RunSpec, error: Exception) -> None:
         self._close(self._directory_of(spec).path)
 
     def _write(self, path: Path, step: int, metrics: Mapping[str, Any]) -> None:
