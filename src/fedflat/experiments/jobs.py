@@ -36,7 +36,8 @@ class Jobs:
         """
         gpus = gpus_of_jobs(device)
         if self.number == "auto":
-            return min(runs, len(gpus) * self.per_gpu if gpus else torch.get_num_threads() if _is_cpu(device) else 1)
+            most = len(gpus) * self.per_gpu if gpus else torch.get_num_threads() if is_cpu(device) else 1
+            return min(runs, most)
         number = min(self.number, runs)
         if gpus and number > len(gpus) * self.per_gpu:
             raise InputError(
@@ -51,7 +52,7 @@ def gpus_of_jobs(device: str) -> list[str]:
 
     Does not start CUDA in this process, which would take memory of a GPU.
     """
-    is_any_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    is_any_gpu = device in ("cuda", "auto") and not is_cpu(device)
     return visible_gpus(os.environ.get(VISIBLE), torch.cuda.device_count()) if is_any_gpu else []
 
 
@@ -80,5 +81,6 @@ def _is_positive(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and number >= 1
 
 
-def _is_cpu(device: str) -> bool:
+def is_cpu(device: str) -> bool:
+    """Tell whether the setting `device` stands for the CPU on this machine."""
     return device == "cpu" or (device == "auto" and not torch.cuda.is_available())
