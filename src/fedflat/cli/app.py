@@ -53,7 +53,7 @@ app.add_typer(flower.app, name="flower")
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version and end, if `wanted`."""
+    """If `wanted`, print the version and end the program."""
     if wanted:
         Console().say(f"fedflat {__version__}")
         raise typer.Exit

@@ -72,7 +72,10 @@ class Console(rich.console.Console):
         self.print(Text.assemble(literal(about, "yellow"), " ", literal(text)), soft_wrap=True)
 
     def show(self, *tables: Table) -> None:
-        """Print tables whose cells are `literal`; in a file or a pipe, lines have space for `WIDE` characters."""
+        """Print tables; in a file or a pipe, lines have space for `WIDE` characters.
+
+        All cells have to be made by `literal`, so that they are not read as markup.
+        """
         width = max(self.width, WIDE)
         wide = self if self.is_terminal else Console(file=self.file, width=width, quiet=self.quiet)
         for table in tables:
@@ -128,7 +131,7 @@ def counting_columns(unit: str) -> tuple[ProgressColumn, ...]:
 
 @contextmanager
 def in_one_line() -> Iterator[None]:
-    """End the program with one line and a non-zero exit code, for every error in the block but bugs of fedflat."""
+    """Print one line and exit with a non-zero code if the block raises an error that is not a bug of fedflat."""
     try:
         yield
     except BrokenPipeError:
@@ -153,7 +156,7 @@ def in_one_line() -> Iterator[None]:
 
 
 def _message(error: Exception) -> str:
-    """Describe the error for a user."""
+    """Return the message that a user reads about `error`."""
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, MemoryError):
@@ -166,7 +169,7 @@ def _message(error: Exception) -> str:
 
 
 def _usage(error: Any) -> str:
-    """Return the message of an error in the arguments of a command, and name the command that lists them."""
+    """Return the message of an error in the arguments of a command, and the command that shows its help."""
     message = error.format_message().strip().removesuffix(".").replace("\n", " ")
     return f"{message}; see `{error.ctx.command_path} --help`" if error.ctx else message
 

@@ -45,7 +45,7 @@ def prepare_set(
     text_length: int | None = None,
     tokenizer: str | None = None,
 ) -> LoadedDataset:
-    """Load the data set `name`; show a progress bar if its files have to be converted first."""
+    """Load the data set `name`; show a progress bar if the files of the set have to be converted first."""
     with console.bars(f"{name} ", counted=True) as progress:
         return prepare(name, data_dir, hub, partial, image_size, progress, revision, text_length, tokenizer)
 
@@ -71,7 +71,7 @@ def warn_of_doubtful_settings(console: Console, spec: Experiment) -> None:
 def carry_out_run(
     console: Console, spec: RunSpec, path: Path, ranks: Ranks, strict: bool = False, track: Sequence[str] = ()
 ) -> None:
-    """Carry out the remaining rounds of a run, alone or as one of several ranks.
+    """Carry out the remaining rounds of a run in the folder `path`, as the only process or as one of several ranks.
 
     track: names of the tracking tools that every round is also written to.
     """
@@ -89,7 +89,7 @@ def resume_run(
     strict: bool = False,
     track: Sequence[str] = (),
 ) -> None:
-    """Resume the run in `path`, or extend it to `rounds`, alone or as one of several ranks."""
+    """Resume the run in `path`, or extend it to `rounds` rounds, as the only process or as one of several ranks."""
     directory = RunDirectory(path)
     if rounds is not None:
         with ranks.together():
@@ -112,9 +112,9 @@ def resume_study(
     strict: bool = False,
     track: Sequence[str] = (),
 ) -> None:
-    """Resume the study in `path`, or extend it to `rounds`.
+    """Resume the study in `path`, or extend it to `rounds` rounds.
 
-    Raises InputError, before training, if the study names code that may not be run here.
+    Raises InputError, before training, if the study names code of the user and the caller does not allow code.
     """
     for name in studies.load_study(path).outside_names():
         check_allowed(name)
@@ -132,7 +132,8 @@ def carry_out_study(
 ) -> None:
     """Carry out the remaining runs of a study, then show and write the comparison.
 
-    track: names of the tracking tools that every round is also written to, by this process whatever `jobs` is.
+    track: names of the tracking tools that every round is also written to. This process writes to them, even if `jobs`
+    demands other processes for the runs.
     """
     from ..reports.comparison import compare
     from ..reports.page import Chapter

@@ -47,7 +47,7 @@ def partition_names() -> list[str]:
 
 
 def setting_names(kind: Kind = "run") -> list[str]:
-    """Return the dotted keys of a kind of configuration; a list of sections, such as probes, is one key."""
+    """Return the dotted keys of a kind of configuration; a list of sections, such as `probes`, has one key."""
     names: list[str] = listing()["settings"][kind]
     return names
 
@@ -116,7 +116,10 @@ def is_known(key: str, known: Iterable[str]) -> bool:
 
 
 def _may_be_outside(section: str, words: Sequence[str]) -> bool:
-    """Tell whether the class that `words` choose for `section` may be outside this package; a file may name any."""
+    """Tell whether the class that `words` choose for `section` may be outside this package.
+
+    The answer is true if `words` begin with a TOML file, because the file is not read and may name any class.
+    """
     text = " ".join(words).replace("=", " ").split()
     given = [name for flag, name in pairwise(text) if flag in (f"--{section}", f"--{section}.name")]
     in_file = bool(words) and not words[0].startswith("-")
@@ -146,7 +149,7 @@ def _problem(key: str, words: Sequence[str], known: Sequence[str]) -> str:
 
 
 def _meant(key: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the keys that the user probably meant: several if several sections in `words` have the field."""
+    """Return the keys that the user probably meant: several keys if several sections in `words` have the field."""
     owner, dot, field = key.rpartition(".")
     initials = "".join(word[:1] for word in field.split("_")) if "_" in field else field
     ends = ([name for name in known if name.endswith(f".{end}")] for end in (field, initials))

@@ -53,7 +53,7 @@ def override(spec: Spec, flags: list[str]) -> Spec:
 
 
 def keys(model: type[BaseModel]) -> dict[str, str]:
-    """Return every dotted key of a configuration with its meaning, defaults in brackets."""
+    """Return every dotted key of a configuration with its meaning; the default is in brackets."""
     return _meanings(model.model_fields, "")
 
 
@@ -72,7 +72,7 @@ def _meanings(fields: Mapping[str, FieldInfo], prefix: str) -> dict[str, str]:
 
 
 def _alternatives(classes: list[FieldClass], prefix: str) -> dict[str, str]:
-    """Return the keys of the `classes` among which a `name` chooses; the meaning of a key may differ between them."""
+    """Return the keys of all `classes`, one of which a `name` chooses, with every meaning that a key has in them."""
     meanings: dict[str, dict[str, list[str]]] = {}
     for cls in classes:
         for key, meaning in _meanings(cls.fields, prefix).items():
@@ -84,7 +84,7 @@ def _alternatives(classes: list[FieldClass], prefix: str) -> dict[str, str]:
 
 
 def _in_words(sections_by_meaning: dict[str, list[str]]) -> str:
-    """Return the meaning of a key; if sections differ, each meaning with the names of its sections."""
+    """Return the meaning of a key; if it differs between sections, each meaning follows the names of its sections."""
     if len(sections_by_meaning) == 1:
         return next(iter(sections_by_meaning))
     if len(sections_by_meaning) > 3:
@@ -101,7 +101,7 @@ def key_table(model: type[BaseModel]) -> Table:
 
 
 def _refuse_other_kind(model: type[Experiment], file: Path | None, table: dict[str, Any]) -> None:
-    """Raise InputError if a run is expected and the file describes a study, or the reverse."""
+    """Raise InputError if the file describes a study and a run is expected, or a run and a study is expected."""
     for kind, words in ((StudySpec, "a study; use `fedflat compare"), (RunSpec, "a run; use `fedflat run")):
         own = [key for key in table if key in kind.model_fields and key not in model.model_fields]
         if own:
@@ -212,7 +212,7 @@ def _json(key: str, text: str) -> Any:
 
 
 def _put(table: dict[str, Any], key: str, value: Any) -> None:
-    """Put a value into a table at a dotted key; lists are appended, and tables are merged."""
+    """Put a value into a table at a dotted key; a list is appended to an older list, and tables are merged."""
     owner, dot, rest = key.partition(".")
     old = table.get(owner)
     if dot:

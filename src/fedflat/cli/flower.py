@@ -33,7 +33,7 @@ DigestOption = Annotated[list[str], typer.Option(help="Digest of an app that may
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command` a flag for each of the `SETTINGS`; its argument `settings` receives their values by key."""
+    """Add a flag for each of the `SETTINGS` to `command`, whose argument `settings` receives the values by key."""
 
     @wraps(command)
     def called(**given: Any) -> None:
@@ -224,10 +224,11 @@ def roll_back(
     folder: FolderArgument,
     to_round: Annotated[int, typer.Option(min=1, help="Round to return to: one of the last three checkpoints.")],
 ) -> None:
-    """Return a stopped federation to an earlier checkpoint, for example before a client damaged the model.
+    """Return a stopped federation to an earlier checkpoint, such as the last one before a client damaged the model.
 
-    Later checkpoints, the model and its result are renamed and ignored; nothing is deleted. The same command as before
-    resumes from the checkpoint. Clients keep their records of the last three checkpoints, so they resume, too.
+    Later checkpoints, the model and its result are renamed and ignored; nothing is deleted. The command that started
+    the federation resumes it from the checkpoint. Clients keep their records of the last three checkpoints, so they
+    resume, too.
 
     fedflat flower rollback runs/first --to-round 12
     """
@@ -321,7 +322,7 @@ def _folders(texts: list[str]) -> dict[str, Path]:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Raise Interrupted on a signal; ignore later signals, so that child processes can be terminated."""
+    """Raise Interrupted on a signal; ignore later signals, so that this process can terminate its child processes."""
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.SIG_IGN)
     raise Interrupted(number, "started again with the same settings, it resumes from the last completed round")
@@ -329,7 +330,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _flower_imports() -> Iterator[None]:
-    """Raise MissingPackageError if an import inside the block needs Flower and it is not installed."""
+    """Raise MissingPackageError if an import inside the block needs a missing package of the extra flower."""
     try:
         yield
     except ModuleNotFoundError as error:

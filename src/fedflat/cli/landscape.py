@@ -93,7 +93,7 @@ def landscape(
 
 @contextmanager
 def _flags_named() -> Iterator[None]:
-    """Replace the name of a setting at the start of an error message by its flag, for errors in the block."""
+    """Replace the name of a setting by its flag at the beginning of the message of an error in the block."""
     try:
         yield
     except InputError as error:
@@ -159,7 +159,7 @@ class _PointProgress:
             self._print_estimate((now - self._first) / (done - 1))
 
     def _print_estimate(self, seconds: float) -> None:
-        """Print the time that all points take at `seconds` each, if it is long; do nothing after the first call."""
+        """Print the time for all points, at `seconds` each, if this time is long; do nothing after the first call."""
         total = seconds * self._steps
         if not self._is_estimated and total > LONG:
             size, unit = next(((n, unit) for n, unit in ((3600, "h"), (60, "min")) if total >= 2 * n), (1, "s"))

@@ -1,4 +1,4 @@
-"""Progress of runs: a bar with the time left on a terminal, plain lines elsewhere."""
+"""Progress of runs: on a terminal a bar with the time left, in files and pipes plain lines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ COUNTS = ("attackers", "clipped", "refused")  # numbers of clients
 def watcher(
     console: Console, runs: Sequence[RunSpec], protocol: Protocol = "last"
 ) -> AbstractContextManager[RunObserver]:
-    """Return an observer of `runs`: a bar on a terminal, else printed lines; `protocol` selects the accuracy shown."""
+    """Return an observer of `runs`: a bar on a terminal, else printed lines; `protocol` selects the shown accuracy."""
     return Bar(console, runs, protocol) if console.is_terminal else nullcontext(Lines(console, runs, protocol))
 
 
@@ -131,7 +131,7 @@ class Lines(Results):
 
 
 def state(result: Round) -> str:
-    """Format the accuracy after a round, the training loss in it, and the method's own metrics, such as FedGF's c."""
+    """Format the accuracy after a round, its training loss, and the metrics of the method, such as FedGF's c."""
     accuracies = {kind: result.metrics.get(f"{kind}_accuracy") for kind in ("test", "validation")}
     parts = [f"{kind} accuracy {100 * value:.1f} %" for kind, value in accuracies.items() if value is not None]
     if "test_accuracy_iterate" in result.metrics:

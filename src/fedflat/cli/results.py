@@ -41,7 +41,7 @@ def report(
 
     The report of a study has every finished run in its folder and is written there; the report of several studies or
     runs is written to runs/report-HASH, where HASH identifies the runs. Runs may differ in any setting: labels of rows
-    show the differences, and each row is compared with the run of the baseline that has the same other settings.
+    show the differences, and each row is compared with the row of the baseline method whose other settings are equal.
 
     fedflat report runs/digits
 
@@ -81,7 +81,7 @@ def is_federation(folder: Path) -> bool:
 
 
 def _report_federation(console: Console, folders: list[Path], out: Path | None) -> None:
-    """Print and write the report of one federation. Raises InputError if there are other folders."""
+    """Print and write the report of one federation. Raises InputError if several folders are given."""
     from ..reports.federation import FederationData, clients_table, write_federation_page
 
     if len(folders) > 1:
@@ -116,7 +116,7 @@ def flatness(
     show_measures: Annotated[bool, typer.Option("--list", help="List the measures with their settings.")] = False,
     code: AllowCodeOption = False,
 ) -> None:
-    """Measure the flatness of the models of runs; show the error and the protocol of each measure.
+    """Measure the flatness of the models of runs; show values with error bars, and how each measure was computed.
 
     fedflat flatness runs/digits --measure eigenvalues --measure trace --measure '{"name": "sharpness", "rho": 0.1}'
 

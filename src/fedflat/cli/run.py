@@ -139,7 +139,8 @@ def run(
 def _launch(number: int, restarts: int, grace: int, words: Sequence[str]) -> None:
     """Run `python -m fedflat WORDS` in `number` ranks of torchrun, on this machine.
 
-    Raises InputError for a number that is too small, and typer.Exit if ranks fail, with the exit code of the first one.
+    Raises InputError for a number that is too small. If ranks fail, raises typer.Exit with the exit code of the rank
+    that caused the failure.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -1,4 +1,4 @@
-"""`fedflat tune` and `fedflat best`: choose the settings of methods by validation samples."""
+"""`fedflat tune` and `fedflat best`: choose the settings of methods by accuracy on validation samples."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def tune(
 
     fedflat tune examples/tune_digits.toml --jobs auto
 
-    The file describes a study and has a section \[tune]: numbers of configurations and rounds, seeds, and the box of
-    values of each method. Every method tries the same number of configurations; after each number of rounds the worse
-    ones are dropped. The test set is not used. The folder gets ledger.json and curves.csv, with every configuration and
-    its validation curve, and winners.toml: `fedflat compare FOLDER/winners.toml --out ...` compares the winners with
-    other seeds.
+    The file describes a study and has a section \[tune]: numbers of configurations and rounds, seeds, and each method's
+    box, the values to choose from. Every method tries the same number of configurations; after each number of rounds
+    the worse configurations are dropped. The test set is not used. The folder gets ledger.json and curves.csv, with
+    every configuration and its validation curve, and winners.toml: `fedflat compare FOLDER/winners.toml --out ...`
+    compares the winners with other seeds.
 
     The same command resumes a stopped search.
     """
@@ -115,7 +115,7 @@ def _table(results: list[Tuned]) -> Table:
 
 
 def _tied(tuned: Tuned) -> str:
-    """Explain that ties were broken by draw order, and how to avoid ties."""
+    """Return a text that says which ties were broken by draw order, and how to avoid ties."""
     steps = f"{'rounds' if len(tuned.ties) > 1 else 'round'} {' and '.join(map(str, tuned.ties))}"
     return (
         f"after {steps} a tie between configurations with the same accuracy was broken by draw order; "

@@ -1,4 +1,4 @@
-"""Federated data: tensors, a client index, sources to load from and schemes to split by."""
+"""Federated data: samples as tensors with the samples that each client holds, data sets by name, and split schemes."""
 
 from .federated import FederatedData
 from .loading import load, prepare

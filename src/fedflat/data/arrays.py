@@ -1,7 +1,8 @@
 """Samples and labels as tensors, from users' arrays and dataset objects, whose libraries are not imported.
 
-A dataset object is recognised by its attributes: one with `column_names` has columns and gives rows as dictionaries,
-as Hugging Face's `datasets.Dataset` does; one with a length and numbered items (x, y) is map-style, as torch's are.
+A dataset object is recognised by its attributes. An object with `column_names` has columns and gives rows as
+dictionaries, as Hugging Face's `datasets.Dataset` does. An object with a length and numbered items (x, y) is map-style,
+as the datasets of torch are.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from .numbers import Array, alike, check_kind, is_table, sample_tensor
 from .types import Index
 
 AXES: dict[Kind, tuple[int, ...]] = {"classification": (1,), "multi-label": (2,), "regression": (1, 2)}
-ITEMS = 64  # items read again: 33 to 64, or all of fewer; a random change of one in ten is missed about once in 600
+# A check for random transforms reads 33 to 64 items again, or all if there are fewer. A transform that changes one item
+# in ten is missed about once in 600 checks.
+ITEMS = 64
 Columns = tuple[str, str]  # the names of the samples' and the labels' columns
 
 
 def samples_and_labels(
     data: Any, who: str, columns: Columns | None = None, task: Kind = "classification"
 ) -> tuple[Tensor, Array]:
-    """Return the samples of a pair (x, y), or of a dataset, and their labels as texts or numbers.
+    """Return the samples of `data`, a pair (x, y) or a dataset, and their labels as texts or numbers.
 
-    Raises InputError, naming `who`, for anything else, and for a pair that does not fit together.
+    Raises InputError, which calls the data `who`, for other data, and if samples and labels do not fit each other.
     """
     x, y = pair_of(data, who, columns)
     if isinstance(y, list | tuple) and y and hasattr(y[0], "getbands"):
@@ -64,8 +67,8 @@ def stored_parts(
 ) -> tuple[dict[str, tuple[Tensor, Tensor]], int, tuple[str, ...]]:
     """Convert the samples and labels of several parts to the stored form.
 
-    Return them by part, with the number of model outputs and the names of classes. Raises InputError, naming the part,
-    for parts that differ in their kind of numbers or labels, and as `task_labels` does.
+    Return the converted pairs by part, the number of model outputs, and the names of classes. Raises InputError, naming
+    the part, if parts differ in the kind of their numbers or labels, and as `task_labels` does.
     """
     first = next(iter(parts))
     for part, pair in parts.items():
@@ -93,7 +96,7 @@ def pair_of(data: Any, who: str, columns: Columns | None = None) -> tuple[Any, A
 
 
 def refuse_other_order(x: Any, y: Any, who: str) -> None:
-    """Raise InputError if x and y have the same index in different orders, for example if only one was shuffled."""
+    """Raise InputError if tables x and y have equal row labels in different orders, as when only one was shuffled."""
     one, other = (getattr(part, "index", None) if hasattr(part, "to_numpy") else None for part in (x, y))
     if one is None or other is None or len(one) != len(other) or list(one) == list(other):
         return
@@ -103,7 +106,7 @@ def refuse_other_order(x: Any, y: Any, who: str) -> None:
 
 
 def refuse_other_columns(given: Mapping[str, Any]) -> None:
-    """Raise InputError if the samples of two parts are tables whose named columns differ, or are in another order.
+    """Raise InputError if the samples of two parts are tables with different named columns, or another order of them.
 
     Tables whose columns are numbered from 0 have no names.
     """
@@ -176,7 +179,7 @@ def read_items(dataset: Any, who: str) -> tuple[list[Any], list[Any]]:
 
 
 def stacked(samples: Sequence[Any], who: str) -> Tensor:
-    """Stack the samples along a new first axis; pictures of Pillow have their channels first.
+    """Stack the samples along a new first axis; a picture of Pillow becomes an array with the channels first.
 
     Raises InputError, naming `who` and the number of the sample, if a sample is no array, or its shape or
     kind of numbers differs from that of the first sample.
@@ -218,9 +221,10 @@ def _listed(names: Any) -> str:
 
 
 def warn_if_random(read: Callable[[int], Sequence[Any]], items: Sequence[Sequence[Any]], who: str) -> None:
-    """Warn, naming `who`, if `read` returns other values than some of `items` have. Random states are restored.
+    """Read some of the `items` again by `read`, and warn, naming `who`, if an item has changed.
 
-    A dataset is read once, so a random transform in it would be frozen.
+    A dataset is read only once, so after a random transform the samples would be the same in every epoch. The states
+    of random generators are restored.
     """
     with _kept_random_states():
         for i in range(0, len(items), -(-len(items) // ITEMS) or 1):
@@ -251,7 +255,7 @@ def _same(one: Any, other: Any, what: str) -> bool:
 
 @contextmanager
 def _kept_random_states() -> Iterator[None]:
-    """Restore the random states of `random`, numpy and torch (on the CPU) after the block."""
+    """Restore the states of the generators of `random`, numpy and torch (on the CPU) after the block."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=()):
         try:

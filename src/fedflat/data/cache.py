@@ -32,16 +32,16 @@ TEMPORARY = re.compile(r"\.tmp-fedflat-([\w-]+)-[0-9a-f]{16}")  # folders of inc
 
 
 def key(folder: Path, **settings: Any) -> str:
-    """Return twelve hexadecimal digits that depend on the folder of the files and on the `settings` of reading them.
+    """Return twelve hexadecimal digits that depend on the folder of the files and on the `settings` of the conversion.
 
-    The contents of the files have no influence: changed files replace the entry instead of adding a second one.
+    The contents of the files have no influence: if files change, a new entry replaces the old one under the same name.
     """
     text = json.dumps([str(folder.resolve()), settings], sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 class SourceFiles:
-    """The files that an entry is made from."""
+    """The files that an entry of the cache is made from."""
 
     def __init__(self, folder: Path, files: list[Path]) -> None:
         self.folder, self.paths = folder, files
@@ -61,7 +61,7 @@ class SourceFiles:
 
 
 class Writer:
-    """Writes the arrays and the metadata of a new entry."""
+    """Writes the arrays and the metadata of a new entry of the cache."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -110,7 +110,10 @@ class Entry:
         return hashlib.sha256(json.dumps(self.description["sums"]).encode()).hexdigest()[:8]
 
     def is_of(self, sources: SourceFiles) -> bool:
-        """Return whether the entry was made from these files: by modification times, or else by contents."""
+        """Return whether the entry was made from these files.
+
+        Contents are only compared if the names and sizes of the files are equal and the modification times are not.
+        """
         recorded = self.description["sources"]
         if recorded["files"] == sources.files:
             return True
@@ -119,7 +122,7 @@ class Entry:
 
 
 def entry(name: str, sources: SourceFiles, build: Callable[[Writer], None]) -> Entry:
-    """Return the entry `name` of the cache; make it by `build` if it is missing, damaged or made from other contents.
+    """Return the entry `name` of the cache; `build` makes it if it is missing, damaged or made from other contents.
 
     Other processes see a complete entry or none, and the checksums are compared whenever an entry is opened. An entry
     from the same contents is used even if modification times differ; an entry from other contents is replaced.
@@ -269,9 +272,9 @@ def _unfinished(path: Path) -> str | None:
 
 @contextmanager
 def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, operation: int = fcntl.LOCK_EX) -> Iterator[bool]:
-    """Hold the lock of an entry in the block, so that one process makes the entry and other processes wait.
+    """Hold the lock of an entry while the block runs, so that one process makes the entry and other processes wait.
 
-    Yields False if there is no lock: the file system has none, or, with LOCK_NB, another process holds it.
+    Yields False if the lock is not held: the file system has no locks, or, with LOCK_NB, another process has this lock.
     """
     with _writing(folder.parent):
         path = folder.with_name(f".{folder.name}.lock")

@@ -30,13 +30,13 @@ from .cache import Writer
 from .labels import named, numbered
 from .readers.layouts import Part, Shape
 
-PADDING, UNKNOWN = "<pad>", "<unk>"  # numbers 0 and 1 of a vocabulary
+PADDING, UNKNOWN = "<pad>", "<unk>"  # the tokens with the numbers 0 and 1 in a vocabulary
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 LENGTH = 128  # tokens of a text, unless another length is given
 FILE, CONFIG = "tokenizer.json", "config.json"
 MAX_BYTES = 2**28
 LARGEST = 2**31 - 1  # the largest token number, as an int32
-# Generous: the tokenizers in use read a million characters per second on one core.
+# The limit of time is generous: the tokenizers in use read a million characters per second on one core.
 SECONDS, CHARACTERS_PER_SECOND = 60.0, 20_000
 MEMORY = 4 * 2**30  # bytes
 
@@ -47,7 +47,10 @@ def words(text: str) -> list[str]:
 
 
 def build_vocabulary(texts: Iterable[str], size: int) -> tuple[str, ...]:
-    """Return padding, unknown, and the most frequent words of `texts`, ties by alphabet: at most `size` entries."""
+    """Return a vocabulary of at most `size` tokens: padding, unknown, and the most frequent words of `texts`.
+
+    Words that are equally frequent are in alphabetical order.
+    """
     counts = Counter(word for text in texts for word in words(text))
     frequent = sorted(counts, key=lambda word: (-counts[word], word))
     return (PADDING, UNKNOWN, *frequent[: size - 2])
@@ -72,7 +75,7 @@ class Tokenizer:
         if not (self.folder / FILE).is_file():
             raise InputError(f"data.tokenizer: {self.folder} has no {FILE}; save the model's fast tokenizer there")
         content = read_bytes(self.folder / FILE, MAX_BYTES)
-        self.digest = hashlib.sha256(content).hexdigest()  # token numbers depend on it and on `padding` alone
+        self.digest = hashlib.sha256(content).hexdigest()  # token numbers depend only on it and on `padding`
 
     @cached_property
     def padding(self) -> int:
@@ -88,7 +91,7 @@ class Tokenizer:
     def encode(self, texts: Sequence[str], length: int) -> NDArray[np.int32]:
         """Return token numbers (n, length) of `texts`, cut or padded to `length`, with the model's special tokens.
 
-        A separate process computes them within limits of time and memory. Raises InputError if the file is no
+        A separate process computes the numbers within limits of time and memory. Raises InputError if the file is no
         tokenizer, or cannot encode these texts within the limits.
         """
         if find_spec("tokenizers") is None:
@@ -145,7 +148,7 @@ class SampleFormat:
         return () if self.tokenizer is None else (self.tokenizer.digest, self.tokenizer.padding)
 
     def refuse_image_size(self, why: str) -> None:
-        """Raise InputError if an image size is given; `why`, the end of the message, states the kind of the samples."""
+        """Raise InputError if an image size is given; the message ends with `why`, which describes the samples."""
         if self.image_size is not None:
             raise InputError(f"data.image_size = {self.image_size} goes with photographs{why}")
 
@@ -176,9 +179,9 @@ def write_labels(writer: Writer, what: str, part: str, content: Part, classes: i
 def write_own_labels(writer: Writer, parts: Mapping[str, Part]) -> None:
     """Write the labels of a user's own files: numbers unchanged, texts as indices into the sorted list of texts.
 
-    The metadata get this list, or the names of class numbers that the files declare; the number of declared names is
-    the number of classes. Raises InputError for a class number without a declared name, for NaN and infinity, and if
-    one part has texts and another numbers.
+    Also write the names of classes to the metadata: this list, or the names that the files declare for class numbers.
+    The number of classes in the metadata is the number of declared names. Raises InputError for a class number without
+    a declared name, for NaN and infinity, and if one part has texts and another numbers.
     """
     labels, names = named({part: content.labels for part, content in parts.items()}, "label")
     declared = {content.class_names for content in parts.values()}
@@ -210,7 +213,10 @@ def write_pictures(writer: Writer, part: str, content: Part, shape: Shape, progr
 
 
 def write_texts(writer: Writer, parts: Mapping[str, Part], size: int, form: SampleFormat) -> None:
-    """Write the token numbers of all parts, by the tokenizer or else by a vocabulary of the training texts."""
+    """Write the token numbers of all parts, as the tokenizer of `form` makes them.
+
+    Without a tokenizer, they are the numbers of words in a vocabulary of the training texts with at most `size` tokens.
+    """
     texts = {part: list(content.samples) for part, content in parts.items()}
     if form.tokenizer is not None:
         for part, some in texts.items():
@@ -223,10 +229,10 @@ def write_texts(writer: Writer, parts: Mapping[str, Part], size: int, form: Samp
 
 
 def write_groups(writer: Writer, parts: Mapping[str, Part]) -> None:
-    """Write domains and users as numbers in the order of their names, the same numbers in all parts that have them.
+    """Write domains and users as numbers in the order of their names; a name has the same number in every part.
 
-    A test set may lack them, because it is not split over clients. Raises InputError for names that do not fit into a
-    table.
+    A test set may lack domains and users, because it is not split over clients. Raises InputError for names that do not
+    fit into a table.
     """
     for group in ("domain", "user"):
         columns = {part: column for part, content in parts.items() if (column := getattr(content, group)) is not None}

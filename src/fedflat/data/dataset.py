@@ -41,13 +41,13 @@ class LoadedDataset:
 
     train: SampleArrays
     test: SampleArrays | None
-    classes: int  # 0: labels are still those of the files; task and options decide their meaning
+    classes: int  # number of classes; 0: labels are unchanged, and the task and options decide their meaning later
     preparation: Preparation = Preparation()
     domains: tuple[str, ...] = ()
     vocabulary: tuple[str, ...] = ()
     contents: str | None = None  # a digest of all samples
     task: Kind = "classification"
-    class_names: tuple[str, ...] = ()  # by class index; if `classes` is 0, the texts that labels are indices of
+    class_names: tuple[str, ...] = ()  # by class index; if `classes` is 0, the texts that labels are indices into
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -75,7 +75,7 @@ class HubRepository:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundDataset:
-    """A description of a data set that was read off its samples."""
+    """A description of a data set, taken from its samples."""
 
     classes: int
     shape: tuple[int, ...]  # of one sample
@@ -84,7 +84,7 @@ class FoundDataset:
     vocabulary_size: int = 0  # 0 unless samples are token numbers
 
     def sample_shape(self, form: SampleFormat = OWN_FORMAT) -> tuple[int, ...]:
-        """Return the shape of one sample; the samples already have their form, so `form` is ignored."""
+        """Return the shape of one sample; `form` is ignored, because the samples are already in their stored form."""
         return self.shape
 
 
@@ -97,7 +97,11 @@ class BundledDataset(FoundDataset):
     where: str  # the origin of the data, in words
 
     def sample_shape(self, form: SampleFormat = OWN_FORMAT) -> tuple[int, ...]:
-        """Return the shape of one sample. Raises InputError if `form` asks for a size, a length or a tokenizer."""
+        """Return the shape of one sample.
+
+        Raises InputError if `form`, the form that the user asks for, has an image size, a text length or a tokenizer:
+        the samples of this set are never converted.
+        """
         form.refuse_image_size(FIXED)
         form.refuse_text_options()
         return self.shape
@@ -105,7 +109,7 @@ class BundledDataset(FoundDataset):
     def load(
         self, name: str, data_dir: str | None, partial: bool, form: SampleFormat, progress: Progress
     ) -> LoadedDataset:
-        """Return the data set. Raises InputError if `form` asks for a size, a length or a tokenizer."""
+        """Return the data set. Raises InputError if `form` has an image size, a text length or a tokenizer."""
         self.sample_shape(form)
         return self.read()
 
@@ -157,7 +161,11 @@ class FileDataset:
         return replace(loaded, classes=self.classes, preparation=self.preparation)
 
     def _folder(self, name: str, data_dir: str | None) -> Path:
-        """Return the folder with the files: DATA/NAME, DATA with one of its other names, or DATA itself."""
+        """Return the folder with the files of this set.
+
+        It is the subfolder `name` of the user's data folder, a subfolder with one of the set's other names, or the data
+        folder itself.
+        """
         root = data_root(data_dir, name)
         for candidate in (root / name, *(root / other for other in self.folders)):
             if candidate.is_dir():
@@ -198,7 +206,7 @@ class FileDataset:
         write_groups(writer, parts)
 
     def _check_sizes(self, name: str, found: Mapping[str, int]) -> None:
-        """Raise InputError if a part is not complete. If the files have other parts, compare only the totals."""
+        """Raise InputError if a part is not complete. If the files have other parts, an equal total is enough."""
         if found.keys() != self.sizes.keys() and sum(found.values()) == sum(self.sizes.values()):
             return
         for part, expected in self.sizes.items():
@@ -227,7 +235,7 @@ def load_converted(
 ) -> LoadedDataset:
     """Return the samples that `build` writes for these files, mapped into memory; an entry in the cache is reused.
 
-    `how` has everything that the entry depends on except the files. Raises InputError as `build` does.
+    `how` lists all settings that the entry depends on. Raises InputError as `build` does.
     """
     converted = entry(f"{name}-{key(sources.folder, how=how)}", sources, build)
     arrays, facts = converted.arrays, converted.description["facts"]

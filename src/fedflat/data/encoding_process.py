@@ -1,9 +1,10 @@
 """The program that runs an untrusted tokenizer: `python -P THIS_FILE TOKENIZER LENGTH PADDING MEMORY PARENT`.
 
-It is a process of its own because regular expressions in a tokenizer can take unlimited time, and replacements
-unlimited memory. The library may then raise a panic that `except Exception` does not catch, or end the process. The
-program reads texts as JSON, one per line, and writes their token numbers (n, LENGTH) as int32; the last line of stderr
-says what is wrong. It imports only NumPy and `tokenizers`, so that it starts at once.
+It is a process of its own because a tokenizer can be made to use unlimited time, by its regular expressions, or
+unlimited memory, by its replacements of text. The library `tokenizers` may then raise a panic that `except Exception`
+does not catch, or end the process. The program reads texts as JSON, one per line, and writes their token numbers
+(n, LENGTH) as int32. After a failure, the last line of stderr states the reason. The program imports only NumPy and
+`tokenizers`, so that it starts at once.
 """
 
 from __future__ import annotations

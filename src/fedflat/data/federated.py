@@ -43,7 +43,7 @@ class FederatedData:
     x: Tensor  # (n, *shape)
     y: Tensor  # (n,) class indices, int64; for other tasks (n, k) floats
     members: Members  # (sum of sizes,) sample indices, client after client
-    offsets: Index  # (clients + 1,)
+    offsets: Index  # (clients + 1,) where the samples of each client begin and end in `members`
     classes: int  # number of classes; for other tasks k, the number of model outputs per sample
     test: tuple[Tensor, Tensor] | None = None  # x (m, *shape), y (m,)
     name: str = "data"
@@ -152,7 +152,7 @@ class FederatedData:
             a pair (x, y); or another dataset of the same kind.
         validation: share of each client's samples that it does not train on.
         augment: augmentation of pictures in training.
-        seed: of the split and of the validation samples.
+        seed: seed of the split and of the choice of validation samples.
         domain, user: domain and user of each sample (n,), as names or numbers, or the name of a column; for the
             partitions `Domain` and `Natural`.
         labels: "numbers": class indices from 0 without gaps; "names": each different label of the training samples is
@@ -201,12 +201,12 @@ class FederatedData:
         return int(self.sizes.max())
 
     def sizes_of(self, clients: Index) -> Index:
-        """Return the number of samples of each of these clients (c,): (c,)."""
+        """Return the number of samples, (c,), of each of the `clients` (c,)."""
         sizes: Index = self.offsets[clients - self.first + 1] - self.starts_of(clients)
         return sizes
 
     def starts_of(self, clients: Index) -> Index:
-        """Return the position in `members` where the samples of each of these clients (c,) begin: (c,)."""
+        """Return the positions in `members`, (c,), where the samples of each of the `clients` (c,) begin."""
         starts: Index = self.offsets[clients - self.first]
         return starts
 
@@ -229,15 +229,15 @@ class FederatedData:
         )
 
     def inputs(self, samples: Tensor) -> Tensor:
-        """Return the model's input for the training samples with these indices (*batch,): (*batch, *shape)."""
+        """Return the model's input, (*batch, *shape), for the training samples with these indices (*batch,)."""
         return self.preparation(self.stored(samples))
 
     def stored(self, samples: Tensor) -> Tensor:
-        """Return the training samples with these indices (*batch,) in their stored form: (*batch, *shape)."""
+        """Return the training samples with these indices (*batch,) in their stored form, (*batch, *shape)."""
         return self.x.index_select(0, samples.flatten()).view(*samples.shape, *self.shape)  # 20 times as fast as [...]
 
     def counts(self) -> Index:
-        """Count samples by client and class or label, (clients, classes); in regression by client, (clients, 1)."""
+        """Count samples by client and class or label, (clients, classes); regression: by client only, (clients, 1)."""
         if self.task == "regression":
             return self.sizes[:, None]
         if self.task == "multi-label":
@@ -258,7 +258,7 @@ class FederatedData:
         return self.contents or digest((self.x, self.y))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> FederatedData:
-        """Copy the data to `device`, with samples prepared as `dtype`; the client index stays on the host."""
+        """Copy the data to `device`, with samples prepared as `dtype`; `members` and `offsets` stay on the host."""
         test = None if self.test is None else (_cast(self.test[0], device, dtype), _cast(self.test[1], device, dtype))
         preparation = replace(self.preparation, dtype=dtype)
         return replace(
@@ -283,7 +283,7 @@ def _own_options(classes: int | None, **options: Any) -> tuple[DataOptions, Labe
 def _federated(
     loaded: LoadedDataset, held: Holdings, name: str, partition: str | Partition, options: DataOptions, seed: int
 ) -> FederatedData:
-    """Return a data set with its split over clients; move a share to validation if `options` ask for it."""
+    """Return a data set with its split over clients, and with validation samples if `options` ask for a share."""
     data = FederatedData(
         x=loaded.train.x,
         y=loaded.train.y,

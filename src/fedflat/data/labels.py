@@ -72,10 +72,10 @@ def task_labels(
 ) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
     """Convert the labels of every part to the form of `task`: class indices int64 (n,), or floats (n, k).
 
-    Return them, the number of model outputs, and the names of classes, if any. Raises InputError, naming the part, for
-    labels that the task cannot have.
+    Return the converted labels by part, the number of model outputs, and the names of classes, if any. Raises
+    InputError, naming the part, for labels that the task cannot have.
 
-    labels: numbers of every part.
+    labels: the labels of every part, as numbers.
     found: if labels are texts, the sorted list of texts (`labels` are indices into it); else empty.
     """
     if task == "classification":
@@ -91,9 +91,9 @@ def task_labels(
 
 
 def named(values: Mapping[str, Array], what: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Convert the values of several parts to tensors; texts become indices into their sorted list, which is returned.
+    """Convert the values of several parts to tensors; texts become indices into the sorted list of all texts.
 
-    The list is empty for numbers.
+    Return the tensors by part, and the list, which is empty for numbers.
 
     Raises InputError if one part has texts and another numbers, and for names that do not fit into a table.
     """
@@ -163,7 +163,10 @@ def class_indices(
 def _by_name(
     labels: Mapping[str, Tensor], found: tuple[str, ...], how: Labelling
 ) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
-    """Make each different label a class, in the order of numbers or texts, or of the given names."""
+    """Return the same as `class_indices`, for classes that have names.
+
+    Each different label is a class. Classes are in the order of the given names, or else of the labels.
+    """
     occurring = {part: torch.unique(y).tolist() for part, y in labels.items()}
     text = {value: found[value] if found else str(value) for some in occurring.values() for value in some}
     names = how.class_names or tuple(text[value] for value in sorted(_trained(occurring)))
@@ -183,7 +186,7 @@ def _by_name(
 
 
 def _numbered(labels: Mapping[str, Tensor]) -> int:
-    """Return the number of classes if labels are class indices: the largest plus one.
+    """Return the number of classes if labels are class indices: the largest index plus one.
 
     Raises InputError for negative labels, and for a class that only test samples have. Warns of classes without
     samples.
@@ -219,7 +222,7 @@ def _check_number(classes: int) -> None:
 
 
 def _one_by_one(values: Any, what: str) -> Array:
-    """Convert a sequence to an array with its items as objects, (n,); a nested sequence is converted as by NumPy."""
+    """Convert a sequence to an array of objects, one for each item, (n,); convert a nested sequence as NumPy does."""
     if (
         np.ndim(values) != 1
         if isinstance(values, np.ndarray)
@@ -233,7 +236,7 @@ def _one_by_one(values: Any, what: str) -> Array:
 
 
 def _of_objects(found: Array, what: str) -> Array:
-    """Convert objects (n,) to texts or numbers. Raises InputError, naming the sample, for others or a mixture."""
+    """Convert objects (n,) to texts or numbers. Raises InputError, naming the sample, for others, and for a mixture."""
     values = found.ravel().tolist()
     for i, value in enumerate(values):
         if not isinstance(value, str | Real) or (isinstance(value, float) and isnan(value)):

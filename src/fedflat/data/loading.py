@@ -121,8 +121,8 @@ def prepare(
 def download(name: str, known: FileDataset, root: Path, revision: str | None = None) -> Path:
     """Fetch the parquet files of the data set `name` from the Hugging Face hub into the folder `root`/`name`.
 
-    The folder is returned. `revision` is a commit, branch or tag of the repository; by default the last commit that was
-    fetched, which `hub.json` in the folder records. Existing files are not fetched again.
+    The folder is returned. `revision` is a commit, branch or tag of the repository. The default is the last commit that
+    was fetched, which `hub.json` in the folder records, or else the newest commit. Existing files are not fetched.
 
     Raises InputError if the extra `hub` is not installed, the hub does not have the data set or the revision, or the
     hub cannot be reached.

@@ -47,7 +47,7 @@ def is_table(value: Any) -> bool:
 def stored(found: Array, what: str) -> Array:
     """Convert an array to uint8, int64, float32 or float64; only floats wider than float64 are rounded.
 
-    Raises InputError, beginning with `what`, for any other numbers, and for values that are not numbers.
+    Raises InputError, beginning with `what`, for numbers that fit into none of these types, and for other values.
     """
     kind, size = found.dtype.kind, found.dtype.itemsize
     if kind in ADVICE:
@@ -103,7 +103,7 @@ def check_kind(name: str, x: Tensor, other: str, y: Tensor) -> None:
 
 
 def _of_tensor(value: Tensor, what: str) -> Array:
-    """Convert a tensor to an array on the host. Raises InputError, beginning with `what`, for a sparse one."""
+    """Convert a tensor to an array on the host. Raises InputError, beginning with `what`, for a sparse tensor."""
     if value.layout is not torch.strided or value.is_nested or value.is_quantized:
         raise InputError(f"{what} is a sparse, nested or quantized tensor; give x.to_dense() or x.dequantize()")
     value = value.detach().cpu().resolve_conj().resolve_neg()
@@ -112,7 +112,7 @@ def _of_tensor(value: Tensor, what: str) -> Array:
 
 
 def _of_objects(found: Array, what: str) -> Array:
-    """Convert an array of objects to one of numbers. Raises InputError, naming the sample, if one is not a number."""
+    """Convert an array of objects to numbers. Raises InputError, naming the sample, for an object that is no number."""
     flat = found.ravel().tolist()
     for place, value in enumerate(flat):
         if not isinstance(value, Number | np.bool_):

@@ -47,7 +47,7 @@ LARGEST_TEST_SHARE = 0.9
 def own_clients(
     clients: Iterable[Any], test: Any, columns: Columns | None, task: Kind, how: Labelling
 ) -> tuple[LoadedDataset, list[int]]:
-    """Join the samples of all clients; return them and the number of samples of each client.
+    """Join the samples of all clients; return the joined data set and the number of samples of each client.
 
     See `FederatedData.from_clients`.
     """
@@ -75,7 +75,7 @@ def own_samples(
 
     See `FederatedData.split`.
 
-    of_groups: the values of "domain" and "user" for the samples, or None.
+    of_groups: for "domain" and for "user" the value of each sample, the name of a column, or None.
     """
     share = isinstance(test, Real)
     parts = {"training": given} | ({} if test is None or share else {"test": test})
@@ -92,7 +92,7 @@ def own_samples(
 
 
 def _labelling(dataset: Any, columns: Columns | None, task: Kind, how: Labelling) -> Labelling:
-    """Return the classes that the call states, or else those that the dataset's label column declares."""
+    """Return `how` if the user states classes; else the classes that the dataset's label column declares, if any."""
     if how != INDICES or task != "classification" or columns is None or not has_columns(dataset):
         return how
     feature = (getattr(dataset, "features", None) or {}).get(columns[1])
@@ -101,7 +101,7 @@ def _labelling(dataset: Any, columns: Columns | None, task: Kind, how: Labelling
 
 
 def _with_groups(x: Tensor, y: Tensor, values: Mapping[str, Any], dataset: Any) -> tuple[SampleArrays, tuple[str, ...]]:
-    """Return samples with domains and users, and the names of domains; a text in `values` names a column."""
+    """Return samples with domains and users, and the names of domains; a text in `values` is the name of a column."""
     ids: dict[str, Any] = {"domain": None, "user": None}
     names: dict[str, tuple[str, ...]] = {"domain": ()}
     for what, some in values.items():
@@ -118,7 +118,7 @@ def _copied(samples: SampleArrays) -> SampleArrays:
 
 
 def _without_share(samples: SampleArrays, share: float) -> tuple[SampleArrays, SampleArrays]:
-    """Split off a `share` of the samples for test: classes in proportion, the same for every seed."""
+    """Split off a `share` of the samples for test: with classes in proportion, and the same samples for every seed."""
     if isinstance(share, bool) or not 0 < share <= LARGEST_TEST_SHARE:
         raise InputError(f"data: test must be a share in (0, {LARGEST_TEST_SHARE}], a pair (x, y) or a dataset, "
                          f"got {share!r}")  # fmt: skip
@@ -175,7 +175,7 @@ VOCABULARY = 30_000  # size of the vocabulary of texts, as for the sets that are
 
 
 class FolderDataset(ABC):
-    """A file format for a user's own data set."""
+    """A user's own data set in files of one format."""
 
     summary: str  # one line
     where: str  # files to look for, in words
@@ -187,7 +187,7 @@ class FolderDataset(ABC):
 
     @abstractmethod
     def convert(self, folder: Path, form: SampleFormat, writer: Writer, progress: Progress) -> dict[str, Part]:
-        """Write the samples of every part; return the parts, whose labels and groups are written afterwards."""
+        """Write the samples of every part; return the parts, so that `load` writes labels, domains and users."""
 
     @printable_errors()
     def load(
@@ -213,7 +213,7 @@ class FolderDataset(ABC):
         return load_converted(name, SourceFiles(folder, files), how, build)
 
     def described(self, loaded: LoadedDataset) -> FoundDataset:
-        """Return the description of the loaded files."""
+        """Return a description of the data set that was loaded from the files."""
         x = loaded.train.x
         tokens = 0 if x.is_floating_point() or x.dtype.itemsize == 1 else max(len(loaded.vocabulary), int(x.max()) + 1)
         return FoundDataset(
@@ -223,7 +223,7 @@ class FolderDataset(ABC):
 
 
 class NpzFolder(FolderDataset):
-    """`train.npz` and `test.npz`."""
+    """A user's own arrays in `train.npz` and `test.npz`."""
 
     summary = "Arrays of your own: `train.npz` and `test.npz` in the folder that `data_dir` names."
     where = "train.npz (and test.npz) with arrays x (n, ...), y (n,), and perhaps domain, user (n,)"
@@ -248,7 +248,7 @@ class NpzFolder(FolderDataset):
 
 
 class ParquetFolder(FolderDataset):
-    """`train*.parquet` and `test*.parquet` with pictures or texts."""
+    """A user's own pictures or texts in `train*.parquet` and `test*.parquet`."""
 
     summary = "Pictures or texts of your own: `train*.parquet` and `test*.parquet` in the folder that `data_dir` names."
     where = "train-*.parquet (and test-*.parquet) with columns image or text, label, and perhaps domain, user"
@@ -259,7 +259,7 @@ class ParquetFolder(FolderDataset):
         return found if any(path.name.startswith("train") for path in found) else []
 
     def convert(self, folder: Path, form: SampleFormat, writer: Writer, progress: Progress) -> dict[str, Part]:
-        """Write pictures as pixels, texts as token numbers. Raises InputError for files without either."""
+        """Write pictures as pixels, or texts as token numbers. Raises InputError for files with neither."""
         from .readers.parquet_columns import parquet_columns  # here, because it imports pyarrow
 
         train = next(path for path in self.files(folder) if path.name.startswith("train"))
@@ -280,7 +280,7 @@ class ParquetFolder(FolderDataset):
         return parts
 
     def _shape(self, path: Path, image_size: int | None) -> Shape:
-        """Return the shape of all pictures: `image_size`, to which all are resized, or that of the first picture."""
+        """Return the shape of all pictures: resized to `image_size` if it is given, else as the first picture."""
         from .readers.parquet_columns import first_picture  # here, because it imports pyarrow
 
         name, (channels, width, height) = first_picture(path)

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from ..core.errors import InputError
 from .readers.layouts import CHANNELS
 
-PAD = 4  # pixels on each side that a crop may move by
+PAD = 4  # largest number of pixels that a crop moves by in each direction
 FIELD = 21  # bits of a 64-bit word that one random decision uses
 
 

@@ -1,4 +1,4 @@
-"""The kind of samples that a model was trained on: other samples are prepared in the same way, or refused."""
+"""The kind of samples that a model was trained on: new samples are prepared in the same way, or refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MEANING: dict[NumberKind, str] = {
     "tokens": "tokens (whole numbers)",
     "floats": "floats",
 }
-LARGEST = 10**8  # most numbers in a sample
+LARGEST = 10**8  # largest size of a sample: the product of its shape
 Encoder = Callable[[Sequence[str]], Any]  # texts to token numbers (n, tokens)
 
 
@@ -37,14 +37,14 @@ class SampleKind:
     shape: tuple[int, ...]  # of one sample
     numbers: NumberKind  # kind of the numbers in stored samples
     task: Kind
-    outputs: int  # scores of a sample: classes, labels or numbers
+    outputs: int  # number of scores of a sample: one for each class, label or predicted number
     mean: tuple[float, ...] = ()  # as in `Preparation`
     std: tuple[float, ...] = ()
     class_names: tuple[str, ...] = ()  # empty if classes have none
     vocabulary: tuple[str, ...] = ()  # of texts: the word of each token number
 
     def __post_init__(self) -> None:
-        """Raise InputError for values that no run writes; the kind may come from an untrusted folder."""
+        """Raise InputError for values that no run can have, because they may come from an untrusted folder."""
         names = {name for name in self.class_names if len(name) <= MAX_NAME and printable(name) == name}
         if not 1 <= self.outputs <= LARGEST or min(self.shape, default=1) < 1 or prod(self.shape) > LARGEST:
             raise InputError("samples: not a shape, or not a number of scores")
@@ -63,8 +63,8 @@ class SampleKind:
         """Convert samples to the form in which training samples are stored, (n, *shape).
 
         x: an array, a tensor, a list (of arrays, tensors, texts or pictures of Pillow), or a map-style dataset, whose
-        labels are ignored. encoder: for texts; by default the run's vocabulary. Raises InputError, in one line, for
-        samples of another shape or another kind of numbers: these are never converted.
+        labels are ignored. encoder: makes the token numbers of texts, by default from the run's vocabulary. Raises
+        InputError, in one line, for samples of another shape or another kind of numbers, which are never converted.
         """
         found = self._tensor(x, encoder)
         if found.shape[1:] != self.shape:

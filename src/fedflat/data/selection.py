@@ -20,7 +20,7 @@ from .partition import Partition
 from .partition.scheme import Samples, parts_of
 from .types import Index, Members
 
-TEST_SHARE = 10  # without a test part, one in TEST_SHARE samples of each user is a test sample
+TEST_SHARE = 10  # if the files have no test part, one in TEST_SHARE samples of each user is a test sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class DataOptions:
 
 
 def select_samples(data: LoadedDataset, options: DataOptions) -> LoadedDataset:
-    """Return the samples that `options` ask for. Raises InputError, naming the field, if the data set lacks them."""
+    """Return the samples that `options` select. Raises InputError, naming the field, if the data set lacks them."""
     if options.test_domain is not None:
         data = _hold_out_domain(data, options.test_domain)
     elif data.test is None:
@@ -89,7 +89,7 @@ def select_samples(data: LoadedDataset, options: DataOptions) -> LoadedDataset:
 
 
 def _hold_out_domain(data: LoadedDataset, name: str) -> LoadedDataset:
-    """Make the domain `name` the test set and the others the training set, whatever parts the files have."""
+    """Use all samples of the domain `name` for test and all others for training, whichever parts the files have."""
     if name not in data.domains:
         known = f"its domains are {', '.join(data.domains)}" if data.domains else "the set has no domains"
         raise InputError(f"data.test_domain = {name!r} is unknown; {known}")
@@ -107,7 +107,7 @@ def _hold_out_domain(data: LoadedDataset, name: str) -> LoadedDataset:
 
 
 def _hold_out_tenth(data: LoadedDataset) -> LoadedDataset:
-    """Make a fixed tenth of every user's samples the test set."""
+    """Move a fixed tenth of every user's samples to the test set."""
     if data.train.user is None:
         if not data.domains:
             raise InputError(
@@ -129,7 +129,7 @@ def _hold_out_tenth(data: LoadedDataset) -> LoadedDataset:
 
 
 def _subset(samples: SampleArrays, number: int | None, field: str) -> SampleArrays:
-    """Return `number` samples with the classes in proportion, the same for every seed."""
+    """Return `number` samples with the classes in proportion: the same samples for every seed."""
     if number is None or number == len(samples.y):
         return samples
     if number > len(samples.y):
@@ -138,7 +138,7 @@ def _subset(samples: SampleArrays, number: int | None, field: str) -> SampleArra
 
 
 def in_proportion(labels: Tensor, number: int) -> Index:
-    """Return ascending indices of `number` samples, always the same, with the classes of `labels` in proportion."""
+    """Return ascending indices of `number` samples with the classes in proportion: the same for equal `labels`."""
     classes = labels.numpy() if labels.ndim == 1 else np.zeros(len(labels))  # without classes: any samples
     order = np.random.default_rng(0).permutation(len(classes))
     order = order[np.argsort(classes[order], kind="stable")]
@@ -198,7 +198,7 @@ def split_samples(loaded: LoadedDataset, clients: int, scheme: Partition, seed: 
 
 
 def hold_out(held: Holdings, share: float, rng: np.random.Generator) -> tuple[Holdings, Holdings]:
-    """Move a random `share` of each client's samples to a validation set; return those for training and validation.
+    """Move a random `share` of each client's samples to validation; return the holdings for training and validation.
 
     The validation samples are drawn from the client's own samples, so they have its label distribution. All copies of
     a sample that a client holds twice are in the same set. Every client keeps samples to train on: a client with
@@ -219,5 +219,5 @@ def hold_out(held: Holdings, share: float, rng: np.random.Generator) -> tuple[Ho
 
 
 def split_generator(seed: int, *counters: int) -> np.random.Generator:
-    """Return the random generator of a split (purpose 0 of `rounds.randomness`); with counter 1, of validation sets."""
+    """Return the random generator of a split (purpose 0 of `rounds.randomness`); with the counter 1, of validation."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0, *counters)))

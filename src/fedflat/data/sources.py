@@ -53,7 +53,7 @@ def _photographs_in_domains(
     repository: str,
     folders: tuple[str, ...],
 ) -> FileDataset:
-    """Describe photographs in several domains, of any size: they are resized to 224 x 224, or to data.image_size."""
+    """Describe a set of photographs in several domains; all are resized to 224 x 224 pixels, or to data.image_size."""
     return FileDataset(
         summary,
         classes=classes,

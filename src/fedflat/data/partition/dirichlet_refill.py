@@ -8,11 +8,11 @@ from .scheme import Partition, Samples, class_pools, dirichlet_shares, draw_with
 
 
 class DirichletRefill(Partition):
-    """Label skew at equal sizes with reuse: as Dirichlet, but a class that runs out is filled again.
+    """Label skew at equal sizes with reuse: as Dirichlet, but when a class has no samples left, all its samples return.
 
     The split "with replacement" of Sun et al. (2023, FedSMOO): clients keep the priors they drew, sizes
     stay equal, and class totals become unbalanced. Samples of classes that clients prefer are held several
-    times, by several clients or twice by one; the same number of samples of other classes is held by no client.
+    times, by several clients or twice by one; equally many samples of other classes are held by no client.
     """
 
     alpha: float = hyper(0.1, "concentration per class", low=0, open_low=True)

@@ -13,7 +13,7 @@ from .scheme import Partition, Samples, class_pools, dirichlet_shares, places_by
 class LabelDirichlet(Partition):
     """Label and size skew: the shares of each class over the clients are drawn from Dir(alpha, ..., alpha).
 
-    The scheme of Yurochkin et al. (2019) and Li et al. (2022, NIID-Bench), with one change: they draw
+    The scheme of Yurochkin et al. (2019) and Li et al. (2022, NIID-Bench), with one change: the papers draw
     again until no client is too small, which may never end. Here a client with fewer than `least`
     samples takes random samples, one at a time, from the client that is the largest at that moment.
     """

@@ -8,7 +8,7 @@ from .scheme import Partition, Samples
 
 
 class Natural(Partition):
-    """The split the data came with: one client per user, who holds all samples of that user.
+    """The split that the data came with: each client holds all samples of one user.
 
     The setting of Caldas et al. (2018, LEAF). With fewer clients than users, the users are chosen at random,
     and the samples of the other users stay unused. Clients are in the order of the user ids.

@@ -11,9 +11,9 @@ from .scheme import Partition, Samples, class_pools, draw_with_refill, random_tu
 class PathologicalRefill(Partition):
     """Label skew at equal sizes with reuse: every client draws evenly from `classes_per_client` random classes.
 
-    The scheme of Sun et al. (2023, FedSMOO): clients choose independently, and a class that runs out
-    is filled again. Class totals become unbalanced: samples of classes that many clients chose are held several
-    times, by several clients or twice by one; other samples are held by no client.
+    The scheme of Sun et al. (2023, FedSMOO): clients choose independently. When a class has no samples left, all its
+    samples can be drawn again. Class totals become unbalanced: samples of classes that many clients chose are held
+    several times, by several clients or twice by one; other samples are held by no client.
     """
 
     classes_per_client: int = hyper(2, "classes a client holds", low=1)

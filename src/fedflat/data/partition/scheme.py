@@ -32,7 +32,7 @@ class Samples:
     user: Index | None = None  # (n,) user ids
 
     def __post_init__(self) -> None:
-        """Raise InputError if an id is missing or a domain has no name."""
+        """Raise InputError if a sample has no id, or a domain id has no name."""
         for name, ids in (("domain", self.domain), ("user", self.user)):
             if ids is not None and len(ids) != len(self):
                 raise InputError(f"samples: {name} has {len(ids)} entries for {len(self)} labels")
@@ -98,7 +98,7 @@ def parts_of(scheme: Partition, samples: Samples, clients: int, rng: np.random.G
 
 
 def _array(part: Any) -> Members:
-    """Convert the indices that a scheme returns for a client to an array; to an array of objects if that fails."""
+    """Convert the indices that a scheme returns for a client to an array; if that fails, return an array of objects."""
     try:
         return np.asarray(part)
     except ValueError:  # lists of several lengths
@@ -140,7 +140,7 @@ def class_pools(samples: Samples, rng: np.random.Generator) -> list[Index]:
 
 
 def dirichlet_shares(alpha: float, rows: int, columns: int, rng: np.random.Generator) -> Priors:
-    """Draw from Dir(alpha, ..., alpha), (rows, columns); rows sum to 1."""
+    """Draw each row of a matrix (rows, columns) from Dir(alpha, ..., alpha); each row sums to 1."""
     shares = rng.dirichlet(np.full(columns, alpha), rows)
     # The sum of gamma draws overflows for alpha beyond about 1e300, where all shares are equal.
     return np.where(shares.sum(1, keepdims=True) > 0, shares, 1 / columns)
@@ -200,5 +200,5 @@ def draw_with_refill(pools: list[Index], priors: Priors, turns: Index, rng: np.r
 
 
 def places_by_client(client_at: Index, clients: int) -> list[Index]:
-    """Return, for every client, the ascending positions at which `client_at` (n,) names it."""
+    """Return, for every client, the ascending positions at which `client_at` (n,) has the number of this client."""
     return np.split(np.argsort(client_at, kind="stable"), np.cumsum(np.bincount(client_at, minlength=clients))[:-1])

@@ -1,1 +1,1 @@
-"""Readers of the files that data sets come in. A reader finds its files in a folder and returns their parts."""
+"""Readers of the files of data sets. A reader finds its files in a folder and returns the train and test part."""

@@ -109,9 +109,9 @@ class PythonBatches(_BatchFiles):
 
 
 class _Array:
-    """A stand-in for numpy's array and dtype while a file is read: keeps their arguments and runs no code of numpy.
+    """A stand-in for numpy's array and dtype while a file is read: it keeps their arguments and runs no code of numpy.
 
-    An array is created empty and then given a state or, from pickle's protocol 5 on, created from its parts.
+    A pickle creates an empty array and then sets its state or, from protocol 5 on, creates the array from its parts.
     """
 
     _parts: tuple[Any, ...] = ()  # defaults of the class, because a file may create one without calling `__init__`
@@ -134,7 +134,7 @@ class _Array:
 
 
 class _OnlyArrays(pickle.Unpickler):
-    """Reads containers, numbers, text and the few names of a numpy array; refuses every other name."""
+    """Unpickles containers, numbers, texts and numpy arrays; refuses names of any other class or function."""
 
     def find_class(self, module: str, name: str) -> Any:
         known = {"_reconstruct": _Array, "_frombuffer": _Array, "ndarray": _Array, "dtype": _Array}
@@ -158,7 +158,7 @@ def _unpickled(name: str, content: bytes) -> dict[object, object]:
 
 
 def _check_opcodes(content: bytes) -> None:
-    """Raise ValueError for a pickle that would need too much memory, or too much stack because it is nested deep."""
+    """Raise ValueError for a pickle that would need too much memory, or is nested too deep for the stack."""
     tuples = 0
     for number, (opcode, argument, _) in enumerate(pickletools.genops(content)):
         tuples += opcode.name.startswith("TUPLE") or opcode.name == "FROZENSET"
@@ -197,7 +197,7 @@ def read_npz(path: Path) -> Part:
 
 
 def read_samples(path: Path) -> Array:
-    """Read the array x (n, *shape) of a file that need not have labels. Raises InputError as `read_npz` does."""
+    """Read the array x (n, *shape) of a file, which may have no labels. Raises InputError as `read_npz` does."""
     with parsing(str(path), "not a readable npz file"):
         arrays = _arrays(path)
     expect("x" in arrays and arrays["x"].ndim >= 2, str(path), "has no array 'x' of shape (n, ...)")
@@ -231,7 +231,7 @@ def _array(path: Path, name: str, member: zipfile.ZipInfo) -> Array:
 
 
 def _header(version: tuple[int, int], stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
-    """Return shape, whether columns come first, and type of an array. Raises ValueError for a malformed header."""
+    """Return an array's shape, whether columns come first, and type. Raises ValueError for a malformed header."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # numpy repairs headers that Python 2 wrote, and says so

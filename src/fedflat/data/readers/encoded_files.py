@@ -1,4 +1,4 @@
-"""Layouts of encoded pictures: folders of pictures, and the Hugging Face hub's parquet files, which may hold texts.
+"""Folders of pictures, and the Hugging Face hub's parquet files with encoded pictures or texts.
 
 This module is imported with the table of data sets, so it imports pyarrow and Pillow only when files are read.
 """
@@ -68,7 +68,7 @@ class Parquet:
         return Part(labels, decode_pictures(encoded, shape), domain, user, names)
 
     def _labels(self, columns: list[ColumnReader]) -> tuple[Array, tuple[str, ...]]:
-        """Return the labels of a part, (n,), and the names of class numbers if its files declare them."""
+        """Return the labels of a part, (n,), and the names of class numbers if the files of the part declare names."""
         if not self.own:
             return np.concatenate([column.numbers() for column in columns]), ()
         found = [column.labels() for column in columns]

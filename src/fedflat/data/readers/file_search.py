@@ -59,7 +59,7 @@ def plain_files(folder: Path) -> list[Path]:
 
 
 def find(folder: Path, names: Collection[str]) -> dict[str, Reader] | None:
-    """Return a reader of each file of `names`, plain, gzipped or in an archive below `folder`; None if no file exists.
+    """Return a reader for each file in `names`, plain, gzipped or in an archive below `folder`; None if no file exists.
 
     Raises InputError, naming the file, if only some exist or an archive is damaged.
     """
@@ -155,7 +155,7 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def read_zip_member(path: Path, member: zipfile.ZipInfo) -> bytes:
-    """Read a file of a zip archive, unpacked if it is gzipped once more. Raises InputError if it is too large."""
+    """Read a file of a zip archive, unpacked if it is gzipped once more. Raises InputError if the file is too large."""
     supported = member.compress_type in ZIP_COMPRESSIONS
     expect(supported, str(path), f"{listed([member.filename])} is packed in a way not read")
     limit = file_limit(min(member.compress_size, path.stat().st_size))

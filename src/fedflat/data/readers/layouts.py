@@ -40,8 +40,8 @@ class Shape:
 
     channels: int
     size: int  # height and width in pixels
-    resize: bool = False  # photographs of any size: shorter side to size * 8 / 7, then the central square
-    first: str = ""  # name of the first picture, whose channels others must have; empty: they are converted
+    resize: bool = False  # resize the shorter side of photographs to size * 8 / 7, and cut out the central square
+    first: str = ""  # name of the first picture: all must have as many channels; empty: pictures are converted
 
 
 class Layout(Protocol):

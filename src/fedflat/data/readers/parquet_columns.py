@@ -35,7 +35,7 @@ LIMITS = {"thrift_string_size_limit": MAX_FOOTER_BYTES, "thrift_container_size_l
 
 
 def parquet_columns(path: Path) -> list[str]:
-    """Return the names of the columns of a file. Raises InputError, naming it, if it cannot be read."""
+    """Return the names of the columns of a file. Raises InputError, naming the file, if it cannot be read."""
     names: list[str] = open_parquet(path, []).schema_arrow.names
     return names
 
@@ -54,7 +54,7 @@ def text_column(path: Path, name: str) -> list[str]:
 
 
 def picture_column(path: Path, name: str) -> tuple[int, Iterator[tuple[str, Callable[[], bytes]]]]:
-    """Return the number of encoded pictures in a column, and their names with functions that read their bytes."""
+    """Return the number of encoded pictures in a column, and for each its name and a function that reads its bytes."""
     column = ColumnReader(path, open_parquet(path, [name, f"{name}.bytes"]), name)
     return column.file.metadata.num_rows, column.pictures()
 
@@ -62,8 +62,8 @@ def picture_column(path: Path, name: str) -> tuple[int, Iterator[tuple[str, Call
 def open_parquet(path: Path, columns: list[str]) -> pq.ParquetFile:
     """Open a file that must have `columns` (dotted if nested); headers are checked before any page is unpacked.
 
-    Texts and pictures are read as dictionaries, so that a value that a file holds once is in memory once.
-    Raises InputError, naming the file, if it is damaged or has no such column.
+    Texts and pictures are read in dictionary encoding, so that a value that many rows share is in memory only once.
+    Raises InputError, naming the file, if the file is damaged or lacks one of the columns.
     """
     with open_regular(path) as raw, parsing(str(path), "truncated or not parquet"):
         groups = row_groups(raw)
@@ -158,7 +158,8 @@ class ColumnReader:
     def pictures(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
         """Return the name of each picture, for messages, and a function that reads its encoded bytes.
 
-        Raises InputError, at once, unless the column holds bytes, or the hub's pairs of bytes and path.
+        Raises InputError, before any picture is read, unless the column holds bytes, or the hub's pairs of bytes and
+        path.
         """
         kind = self.type
         kind = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
@@ -193,7 +194,7 @@ class ColumnReader:
 
 
 def _encoded(name: str, pictures: pa.Array, place: int) -> bytes:
-    """Return the bytes of one picture of a batch; only one is copied at a time, as a file may repeat a large one."""
+    """Return the bytes of one picture of a batch; only this one is copied, because a file may repeat a large one."""
     value = pictures[place]
     value = value["bytes"] if isinstance(value, pa.StructScalar) and value.is_valid else value
     content: bytes = (value.as_py() if value.is_valid else None) or b""

@@ -1,9 +1,9 @@
 """The footer and the page headers of a parquet file, read without unpacking any page.
 
-A decoder allocates as much memory as the header of each page claims, whatever the footer (the description at the end of
-the file) claims, and both may be false. The footer is read here too, because pyarrow ends the process when it is asked
-for the columns of a footer that contradicts itself. Footer and page headers are structs in the compact protocol of
-Apache Thrift.
+A decoder allocates as much memory as the header of each page claims. It ignores the sizes in the footer, which is the
+description at the end of the file; both claims may be false. The footer is read here, too, because pyarrow ends the
+process when it is asked for the columns of a footer that contradicts itself. Footer and page headers are structs in
+the compact protocol of Apache Thrift.
 """
 
 from __future__ import annotations

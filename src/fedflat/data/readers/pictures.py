@@ -26,8 +26,8 @@ FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # no others: for PostScript, Pillow wo
 GREY, COLOURED = ("1", "L", "LA"), ("RGB", "RGBA", "RGBa", "RGBX", "P", "PA", "CMYK", "YCbCr", "HSV")  # modes of Pillow
 SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 KIND = {1: "grey", 3: "coloured"}  # by the number of channels
-ORIENTATION = 0x0112  # EXIF's tag, and how Pillow turns a picture upright by its value
-TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
+ORIENTATION = 0x0112  # number of the tag in EXIF
+TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # by the value of this tag: the turn in Pillow that makes it upright
 ONE_LARGE = Lock()  # held while a large picture is decoded
 
 
@@ -53,7 +53,7 @@ def picture_shape(name: str, read: Callable[[], bytes]) -> tuple[int, int, int]:
 
 
 def pixels(image: Image.Image, what: str) -> Picture:
-    """Return a picture in memory as (1 or 3, height, width). Raises InputError as `plain` does."""
+    """Return the pixels of `image`, uint8 (1 or 3, height, width). Raises InputError as `plain` does."""
     if not 0 < prod(image.size) <= MAX_PIXELS:
         raise InputError(f"{what} has {prod(image.size):,} pixels; 1 to {MAX_PIXELS:,} are read")
     try:
@@ -99,7 +99,7 @@ def _with_eight_bits(image: Image.Image, what: str) -> Image.Image:
 
 
 def _decoded(encoded: tuple[str, Callable[[], bytes]], shape: Shape) -> Picture | InputError:
-    """Return the picture or the error; a raised error would keep the picture's bytes in memory until it is handled."""
+    """Return the picture, or the error: a raised error would keep the bytes in memory until somebody handles it."""
     try:
         return _decode(*encoded, shape)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Reading of untrusted files: regular files only, and never more bytes than the limits, which every reader enforces.
+"""Reading of untrusted files: only regular files, and never more bytes than the limits allow in any reader.
 
 Every error is an InputError of one printable line that names the file and its problem.
 """
