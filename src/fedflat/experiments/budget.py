@@ -242,7 +242,7 @@ def peak_bytes(sim: Simulation) -> int | None:
     if sim.data.test is not None:
         x, y = (part[:SAMPLES_AT_ONCE] for part in sim.data.test)
         score(sim.objective, sim.server.w, x, y, sim.data.preparation)
-    server = sim.server.w.nbytes + sum(x.nbytes for x in sim.server.tensors().values())  # with last direction
+    server = sim.server.w.nbytes + sum(x.nbytes for x in sim.server.tensors().values())  # and the last direction
     sums = sum(x.sums.nbytes for x in RunningMean(sim.method, sim.server.w).sums())
     status = Path("/proc/self/status").read_text().splitlines()
     so_far = next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024

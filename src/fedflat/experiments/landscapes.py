@@ -59,7 +59,7 @@ class SurfaceTask(Generic[Picture]):
     """The computation of one picture (a surface or a feature map), and the file in which the picture is saved."""
 
     label: str
-    part: str
+    part: str  # what the picture shows, such as "features"
     steps: int  # number of calls of the progress callback
     path: Path
     kind: type[Picture]

@@ -1,4 +1,4 @@
-"""The folder of a run: complete, safe to read at any time, and written by one process at a time."""
+"""The folder of a run, with all its files: it can be read at any time, and is written by one process at a time."""
 
 from __future__ import annotations
 

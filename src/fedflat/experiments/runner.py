@@ -26,7 +26,7 @@ from .spec import RunSpec
 
 
 class RunObserver:
-    """Hooks that are called while runs are carried out. They do nothing; subclasses show or write the progress.
+    """Hooks that are called while runs are carried out. In this class they do nothing; subclasses show the progress.
 
     An observer is called in the main process, even if workers carry out the runs, and receives the settings of the run.
     A `Callback`, whose hooks have the same names, is called in the process of its run, and receives the simulation.

@@ -166,7 +166,7 @@ def begin_study(spec: StudySpec, path: Path) -> None:
 
 
 def check_study_folder(spec: StudySpec, path: Path) -> None:
-    """Raise InputError for a folder that holds a run, a search, or another study of which a run has begun.
+    """Raise InputError for a folder that holds a run, a search, or another study with a run that has begun.
 
     Methods, seeds, grid and protocol may differ from those of the study in the folder, because they may be extended.
     """

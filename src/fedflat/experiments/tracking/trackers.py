@@ -256,7 +256,7 @@ class MlflowTracker(Tracker):
     """A run of MLflow, on the server MLFLOW_TRACKING_URI or in the file `mlflow.db` in the folder of the run or study.
 
     The name of the experiment is MLFLOW_EXPERIMENT_NAME, by default the name of that folder. The identifier is kept in
-    the run's folder; MLflow knows the logged steps.
+    the run's folder; the next step is read from MLflow.
     """
 
     package = extra = "mlflow"
