@@ -59,8 +59,8 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class RunBudget:
     """Expected cost of one run; a field is a sum over all clients and rounds unless its comment says otherwise."""
 
-    parameters: int
-    clients_per_round: float
+    parameters: int  # of one model, without those that an adapter freezes
+    clients_per_round: float  # mean size of a cohort
     gradients: float  # minibatch gradients
     evaluated_samples: float  # samples on which the global model is evaluated
     bytes_down: float
@@ -109,7 +109,7 @@ class Speed:
     evaluation: Seconds  # for evaluating one sample
 
     def seconds(self, budget: Budget | RunBudget) -> float:
-        """Return the seconds of all gradients and evaluations in sequence, without a method's other work."""
+        """Return the seconds of all gradients and evaluations, one after another; other work is not included."""
         return budget.gradients * self.gradient + budget.evaluated_samples * self.evaluation
 
 
@@ -200,7 +200,10 @@ def _cohorts(participation: str, clients: int, seed: int, rounds: int) -> list[I
 
 
 def _sample_counts(spec: RunSpec) -> tuple[int, int]:
-    """Return the numbers of training and test samples; a held-out domain counts as an equal share of the set."""
+    """Return the numbers of training and test samples.
+
+    If one domain is held out for testing, all domains are assumed to have the same number of samples.
+    """
     known = spec.known_data
     if spec.data.partial:  # then files may be missing
         loaded = prepare(
@@ -266,7 +269,7 @@ def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
 
 
 def timed_model(spec: RunSpec) -> str:
-    """Return the part of a speed's key that names no machine: data set, model, batch size, dtype and adapter."""
+    """Return the part of a speed's key that is the same on all machines: data, model, batch size, dtype, adapter."""
     batch_size = spec.client.batch_size
     name = spec.data.name
     if is_folder(name):  # folders of the same shape are equally fast

@@ -30,7 +30,7 @@ LINE = 1500  # characters of a message
 
 
 def check_bounds(value: Any, path: tuple[str, ...] = ()) -> None:
-    """Raise InputError, naming the key inside `value`, for a value that is too deep, too large or of a wrong type.
+    """Raise InputError, naming the key, if `value` or a value inside is nested too deep, too large or of a wrong type.
 
     path: the keys from the outermost table to `value`.
     """
@@ -52,7 +52,7 @@ def check_bounds(value: Any, path: tuple[str, ...] = ()) -> None:
 
 
 def _problems_of_size(path: tuple[str, ...], value: Any) -> Iterator[str]:
-    """Yield the problems of the key and of the size of `value`, without those of its entries."""
+    """Yield what is wrong with the last key of `path` and with `value`; the entries of `value` are not checked."""
     if len(path) > MAX_DEPTH:
         yield f"nested deeper than {MAX_DEPTH} tables and lists"
     if path and len(path[-1]) > MAX_KEY:

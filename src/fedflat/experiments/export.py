@@ -42,7 +42,7 @@ def export(run: StoredRun, folder: Path) -> list[str]:
     """Write a run's adapter in the format of `peft` or, without an adapter, its model's `state_dict` as safetensors.
 
     A further file, load.py, shows how to load the model. Returns the names of the files. Raises InputError if the
-    folder is not empty or cannot be written, and as `StoredRun.model` does.
+    folder is not empty or cannot be written, and in the cases in which `StoredRun.model` raises it.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; give a new folder")
@@ -66,7 +66,7 @@ def export(run: StoredRun, folder: Path) -> list[str]:
 
 
 def _write_state(model: nn.Module, path: Path) -> None:
-    """Write all parameters and buffers by name."""
+    """Write all parameters and buffers of `model`, by name, to a safetensors file."""
     state = {name: x.detach().cpu().contiguous().clone() for name, x in model.state_dict().items()}
     write_atomically(path, lambda temporary: temporary.write_bytes(save(state)))
 

@@ -1,4 +1,4 @@
-"""Stopping between rounds: after the first Ctrl-C the current round finishes, the second one stops at once."""
+"""Stopping between rounds: the first Ctrl-C lets the current round finish, a second Ctrl-C stops at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StopRequest:
 
 @contextmanager
 def stop_between_rounds() -> Iterator[StopRequest]:
-    """Yield a `StopRequest` that handles SIGINT and SIGTERM inside the block, instead of interrupting a round."""
+    """Yield a `StopRequest` that handles SIGINT and SIGTERM in the block, so that they do not interrupt a round."""
     request = StopRequest()
     with signals_handled_by(request):
         yield request
@@ -50,7 +50,7 @@ def signals_handled_by(handler: Callable[[int, FrameType | None], None]) -> Iter
 
 @contextmanager
 def signals_restored() -> Iterator[None]:
-    """Restore, after the block, the handlers of signals that end a process (torchrun leaves its own handlers)."""
+    """Restore the handlers of `ENDING_SIGNALS` after the block, because code in it, such as torchrun, replaces them."""
     before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
     try:
         yield

@@ -19,7 +19,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 class Jobs:
     """How many runs are carried out at a time, each in a process of its own."""
 
-    # "auto": as many as torch has threads; on GPUs as many as there are, times `per_gpu`.
+    # "auto": on the CPU the number of torch's threads; on GPUs the number of GPUs times `per_gpu`.
     number: int | Literal["auto"] = 1
     per_gpu: int = 1  # runs at a time that share a GPU
 
@@ -32,7 +32,7 @@ class Jobs:
     def count(self, device: str, runs: int) -> int:
         """Return how many of `runs` on `device` are carried out at a time.
 
-        Raises InputError if more share a GPU than `per_gpu` says.
+        Raises InputError if more than `per_gpu` runs would have to share a GPU.
         """
         gpus = gpus_of_jobs(device)
         if self.number == "auto":
@@ -48,9 +48,9 @@ class Jobs:
 
 
 def gpus_of_jobs(device: str) -> list[str]:
-    """Return the GPUs that runs on `device` are distributed over; none if it is the CPU or a GPU by its number.
+    """Return the GPUs that runs on `device` are distributed over; none for the CPU and for one GPU, such as `cuda:1`.
 
-    Does not start CUDA in this process, which would take memory of a GPU.
+    CUDA is not started in this process, because it would take memory of a GPU.
     """
     is_any_gpu = device in ("cuda", "auto") and not is_cpu(device)
     return visible_gpus(os.environ.get(VISIBLE), torch.cuda.device_count()) if is_any_gpu else []
@@ -60,8 +60,8 @@ def visible_gpus(listed: str | None, number: int) -> list[str]:
     """Return the names of the GPUs that a process may use, as CUDA_VISIBLE_DEVICES gives them.
 
     listed: the value of CUDA_VISIBLE_DEVICES: numbers, UUIDs of GPUs, or names of MIG instances; None if it is not set.
-    number: how many of them CUDA uses: it stops at the first unknown name. A process uses one MIG instance only, but
-    each process another one.
+    number: how many GPUs CUDA uses in this process; it ignores the first unknown name and all names after that one. Of
+    MIG instances it uses only one, but each process may use another one; so all MIG instances are returned.
     """
     if listed is None:
         return [str(index) for index in range(number)]
@@ -82,5 +82,5 @@ def _is_positive(number: object) -> bool:
 
 
 def is_cpu(device: str) -> bool:
-    """Tell whether the setting `device` stands for the CPU on this machine."""
+    """Tell whether the setting `device` means the CPU on this machine."""
     return device == "cpu" or (device == "auto" and not torch.cuda.is_available())

@@ -47,7 +47,7 @@ class SurfaceSettings:
     local: int = 0  # number of clients of each run whose local models are shown too
 
     def __post_init__(self) -> None:
-        """Raise InputError, naming the setting, for a value that cannot work."""
+        """Raise InputError, naming the setting, for an invalid value."""
         grid(self.points, self.reach)
         for name, least in (("max_samples", 1), ("seed", 0), ("local", 0)):
             if getattr(self, name) < least:
@@ -59,7 +59,7 @@ class SurfaceTask(Generic[Picture]):
     """The computation of one picture (a surface or a feature map), and the file in which the picture is saved."""
 
     label: str
-    part: str
+    part: str  # what the picture shows, such as "features"
     steps: int  # number of calls of the progress callback
     path: Path
     kind: type[Picture]
@@ -131,7 +131,7 @@ def title_of(runs: Sequence[ShownRun]) -> str:
 
 
 def notes_on(runs: Sequence[ShownRun]) -> list[str]:
-    """Return a note on each difference in data or model between runs, because their losses are then not comparable."""
+    """Return a note on each difference in data or model between runs; losses of such runs are not comparable."""
     notes = []
     texts: dict[str, Callable[[Any], str]] = {"data": text_of_data, "data_hash": str, "model": text_of_model}
     for name, text in texts.items():
@@ -247,7 +247,7 @@ def feature_task(loaded: LoadedRun, run: ShownRun, seed: int, folder: Path) -> S
 
 
 def _models(loaded: LoadedRun, runs: Sequence[ShownRun], clients: Sequence[Index]) -> dict[str, Tensor]:
-    """Return the models of `runs`, then the local ones of `clients` of each run, by name."""
+    """Return the server's models of `runs`, then the local models of each run's `clients`, by name."""
     servers: dict[str, Tensor] = {}
     local: dict[str, Tensor] = {}
     for run, chosen in zip(runs, clients, strict=True):
@@ -258,5 +258,5 @@ def _models(loaded: LoadedRun, runs: Sequence[ShownRun], clients: Sequence[Index
 
 
 def _key(*parts: Any) -> str:
-    """Return a digest for a file's name, which differs between pictures with different settings."""
+    """Return a digest for the name of a picture's file; pictures with different settings have different digests."""
     return digest([VERSION, *parts], 32)

@@ -32,13 +32,14 @@ AGAIN = "remove it, and the same command makes it again from the trials"
 class Tried:
     """One configuration after one step of the search; one entry of the ledger."""
 
-    method: int  # its index among the methods of the file
-    number: int  # of the configuration; 0 for the settings of the file
+    method: int  # index of the method in the file
+    number: int  # number of the configuration; 0 for the settings of the file
     values: dict[str, Any]  # the settings that differ from the file, by key
     rounds: int
-    curves: dict[int, list[tuple[int, float]]]  # by seed that finished: (round from 1, validation accuracy in [0, 1])
+    # By seed of each finished trial: (round from 1, validation accuracy in [0, 1]).
+    curves: dict[int, list[tuple[int, float]]]
     gradients: float  # minibatch gradients, of all seeds together
-    diverged: list[int]  # the seeds with which it diverged
+    diverged: list[int]  # the seeds whose trials diverged
 
     @property
     def score(self) -> float:
@@ -79,7 +80,7 @@ class Ledger:
         return found
 
     def write(self, entries: Sequence[Tried]) -> None:
-        """Write the ledger, and its curves."""
+        """Write ledger.json and curves.csv."""
         text = json.dumps([asdict(one) for one in entries], indent=1) + "\n"
         self.checksums.write(LEDGER, partial(Path.write_text, data=text))
         self.write_curves(entries)
@@ -99,9 +100,11 @@ class Ledger:
         return "".join(map(csv_line, [COLUMNS, *rows]))
 
     def entry(self, place: int, configuration: Configuration, rounds: int) -> Tried:
-        """Make the entry for one configuration of the method at `place`, from its trials, which must have ended.
+        """Make the entry of one configuration after `rounds` rounds, from its trials, which must have ended.
 
-        Raises InputError if a trial was trained further and so has no evaluation after the last round of this step.
+        place: index of the configuration's method in the file.
+
+        Raises InputError if a trial was trained for more rounds, and was not evaluated after `rounds` rounds.
         """
         directories = self._trials(configuration)
         finished = {seed: one.rows() for seed, one in directories.items() if one.is_finished}
@@ -155,7 +158,7 @@ class Ledger:
             if len(rows) == entry.rounds and seed not in entry.diverged:
                 gradients += rows[-1]["gradients"]
                 curve = entry.curves.get(seed, [])
-                if is_longer and entry.rounds % self.spec.eval_every:  # it has no evaluation after that round
+                if is_longer and entry.rounds % self.spec.eval_every:  # a longer trial was not evaluated then
                     curve = [point for point in curve if point[0] != entry.rounds]
                 if curve != _curve(rows, entry.rounds):
                     wrong.add(seed)

@@ -40,13 +40,19 @@ class MeasureList(Section):
 
 
 def build_measures(measures: Sequence[object]) -> list[Measure]:
-    """Build measures from names and tables; without any, those in `LIGHT`. Raises InputError, naming a wrong entry."""
+    """Build measures from names and tables; an empty list means those in `LIGHT`.
+
+    Raises InputError, naming the entry, for an invalid one.
+    """
     section = validated(MeasureList, {"measures": list(measures)} if measures else {})
     return [measure.object for measure in section.measures]
 
 
 def run_directories(paths: Sequence[Path]) -> list[RunDirectory]:
-    """Return the runs in the folders `paths`; of a study, its runs with a checkpoint. InputError if there is none."""
+    """Return the runs in the folders `paths`; for the folder of a study, all its runs that have a checkpoint.
+
+    Raises InputError for a folder without such a run.
+    """
     found: list[RunDirectory] = []
     for path in paths:
         if (path / "study.toml").exists():
@@ -76,7 +82,10 @@ def measure_run(
     data_dir: str | None,
     progress: Progress,
 ) -> Flatness:
-    """Take measures of the model in a run's newest checkpoint; save the findings of each before the next is taken."""
+    """Take measures of the model in a run's newest checkpoint.
+
+    The findings of each measure are saved before the next measure is taken.
+    """
     sim = load_simulation(directory, data_dir)
     found: list[Finding] = []
     with directory.writing():
@@ -93,7 +102,7 @@ class ShownRun:
 
     label: str
     stored: StoredRun
-    data_dir: str | None = None  # default: the one of the run
+    data_dir: str | None = None  # default: the data folder in the run's configuration
 
     @cached_property
     def spec(self) -> RunSpec:
@@ -124,16 +133,17 @@ class ShownRun:
 
         These are all clients for a private run. If no cohort is listed for that round, the last listed one is returned.
         """
-        if self.spec.privacy is not None:  # any client may be
+        if self.spec.privacy is not None:  # every client may take part
             return np.arange(self.spec.data.clients)
         rule, t = participation_of(self.spec.participation), int(self.stored.summary["rounds"])
         t = min(t, len(rule.cohorts) - 1) if isinstance(rule, Explicit) else t
         return rule.cohort(t, self.spec.data.clients, generator(self.spec.seed, Purpose.COHORT, t))
 
     def local_clients(self, number: int) -> Index:
-        """Return `number` evenly spaced clients of the next round, which are the same for all methods with one seed.
+        """Return `number` clients of the next round, evenly spaced in its cohort.
 
-        Raises InputError without a checkpoint, or if the next round has fewer clients.
+        Runs that differ only in the method have the same clients. Raises InputError without a checkpoint, or if the
+        next round has fewer clients.
         """
         cohort = self.next_cohort()
         if number:
@@ -146,14 +156,20 @@ class ShownRun:
 
 @dataclass
 class LoadedRun:
-    """The simulation and the local models of one run; another run replaces them, because records may be large."""
+    """The simulation and the local models of the run that was used last.
+
+    Those of earlier runs are dropped, because the clients' records may be large.
+    """
 
     _run: ShownRun | None = None
     _sim: Simulation | None = None
     _local: dict[int, Tensor] = field(default_factory=dict)
 
     def simulation(self, run: ShownRun) -> Simulation:
-        """Return the simulation of `run` before its first round or, after `local`, in its newest checkpoint's state."""
+        """Return the simulation of `run`, in its state before the first round.
+
+        Once `local` was called for `run`, the simulation is in the state of the newest checkpoint.
+        """
         if self._run is not run or self._sim is None:
             self._run = self._sim = None  # the old simulation is freed before the new one is built
             self._local = {}
@@ -169,7 +185,7 @@ class LoadedRun:
         return torch.cat([parameters[name].detach().reshape(-1) for name in sim.objective.space.shapes]).to(sim.w)
 
     def local(self, run: ShownRun, clients: Index) -> dict[int, Tensor]:
-        """Train `clients` in the round that would follow the last one; return their models (d,), by client."""
+        """Train `clients` in the round that would follow the run's last round; return their models (d,), by client."""
         sim = self.simulation(run)
         if not self._local.keys() >= set(clients.tolist()):
             sim.load(run.checkpoint)
@@ -193,7 +209,10 @@ class _LocalModels(RoundObserver):
 
 
 def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[ShownRun]:
-    """Read the runs in the folders `paths`; of a study, all runs with its first seed. InputError if there is none."""
+    """Read the finished runs in the folders `paths`; for the folder of a study, all its finished runs of one seed.
+
+    The seed is that of the study's first finished run. Raises InputError for a folder without a finished run.
+    """
     stored: list[StoredRun] = []
     for path in paths:
         if (path / "study.toml").exists():
@@ -207,7 +226,7 @@ def shown_runs(paths: Sequence[Path], data_dir: str | None = None) -> list[Shown
 
 
 def _labels(runs: Sequence[StoredRun]) -> list[str]:
-    """Return a different label for each run: methods, or methods and seeds if two are equal, or else folders."""
+    """Return a different label for each run: its method; if methods repeat, with its seed; or else its folder."""
     candidates = [
         [run.method for run in runs],
         [f"{run.method}, seed {run.seed}" for run in runs],
@@ -220,5 +239,5 @@ def _labels(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def _with_data(spec: RunSpec, data_dir: str | None) -> RunSpec:
-    """Return `spec` with the data in `data_dir`, if it is given."""
+    """Return `spec` with the data folder `data_dir`; None keeps the data folder of `spec`."""
     return spec.model_copy(update={"data_dir": data_dir or spec.data_dir})

@@ -50,9 +50,9 @@ class StudyTask:
 
 
 def prepare_runs() -> RunTask:
-    """Make signals to this worker stop a run between rounds; return the function that carries out a run.
+    """Let SIGINT and SIGTERM stop this worker's run between rounds; return the function that carries out a run.
 
-    That function returns the number of the signal that stopped the run, if there was one.
+    The returned function returns the number of the signal that stopped the run, or None if the run finished.
     """
     request = StopRequest()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -74,15 +74,16 @@ def prepare_runs() -> RunTask:
 
 
 class ParallelRuns:
-    """Carries out runs in at most `number` worker processes, each with a share of the threads, and perhaps a GPU."""
+    """Carries out runs in at most `number` worker processes, each with a share of the threads and, if any, a GPU."""
 
     def __init__(
         self, number: int, observer: RunObserver, request: StopRequest, strict: bool = False, gpus: Sequence[str] = ()
     ) -> None:
-        """Start no process yet.
+        """Keep the settings; no process is started yet.
 
-        strict: refuse to resume with other versions or code than the rounds so far, instead of warning.
-        gpus: names as in CUDA_VISIBLE_DEVICES. A worker sees one of them, the first that the fewest workers have.
+        strict: refuse to resume if versions or code have changed since the saved rounds, instead of warning.
+        gpus: names as in CUDA_VISIBLE_DEVICES. A worker sees only one of these GPUs: the one with the fewest workers,
+        the first such one on a tie.
         """
         self._observer, self._request, self._strict = observer, request, strict
         self._threads = max(1, torch.get_num_threads() // number)
@@ -102,8 +103,8 @@ class ParallelRuns:
     def carry_out(self, runs: Runs) -> list[NonFiniteError]:
         """Carry out the runs, and return the errors of those that diverged.
 
-        After a signal or any other error, the active runs finish their round and are saved; then this method raises
-        Interrupted or that error.
+        After a signal, or an error that is not a divergence, the active runs finish their round and are saved. Then
+        this method raises Interrupted or the error.
         """
         self._specs = {directory.path: spec for spec, directory in runs}
         stopping = False

@@ -132,7 +132,7 @@ class Recipe:
         return found
 
     def option(self, axis: str, name: str) -> Option:
-        """Return the option `name` of `axis`: the item's own, otherwise the base's."""
+        """Return the option `name` of `axis`, from the item or, if the item lacks it, from the base."""
         for options in (self.item.options, self.base.options):
             if name in options.get(axis, {}):
                 return options[axis][name]
@@ -172,9 +172,10 @@ class Cell:
         return spec.model_copy(update=shorter | {"data_dir": data_dir})
 
     def _methods(self, known: Mapping[str, Mapping[str, Any]], only: Sequence[str] | None) -> list[dict[str, Any]]:
-        """Return the tables of this cell's methods, or of those with labels in `only`; FedAvg's if there are none.
+        """Return the settings tables of this cell's methods, or only of its methods with labels in `only`.
 
-        Case, `-` and `_` of the labels in `only` do not matter.
+        Case, `-` and `_` of the labels in `only` do not matter. For a cell without methods, the table of FedAvg is
+        returned.
         """
         absent = {label for when in self._whens() for label in when.without}
         unknown = sorted(absent - set(self.recipe.item.use))
@@ -210,7 +211,7 @@ class Cell:
 
 
 def check_model_files(study: StudySpec) -> None:
-    """Raise InputError if the study begins with pretrained weights that are not on this machine."""
+    """Raise InputError if the study starts from pretrained weights that are not on this machine."""
     if "pretrained" in study.model.options:
         folder_of("pretrained", str(study.model.options["pretrained"]))
 
@@ -230,7 +231,11 @@ def all_recipes() -> dict[str, Recipe]:
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return the recipe called `name`. Raises InputError that lists the paper's recipes, or all papers, if unknown."""
+    """Return the recipe called `name`, such as `fedgf/table1`.
+
+    Raises InputError for an unknown name. Its message lists the recipes of the paper that `name` begins with or, if
+    `name` begins with no paper, all papers.
+    """
     recipes = all_recipes()
     if name in recipes:
         return recipes[name]

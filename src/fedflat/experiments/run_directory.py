@@ -1,4 +1,4 @@
-"""The folder of a run: complete, safe to read at any time, and written by one process at a time."""
+"""The folder of a run, with all its files: it can be read at any time, and is written by one process at a time."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ from .run_file_readers import Summary, read_counts, read_findings, read_metrics,
 from .spec import Experiment, RunSpec
 
 RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")  # packages in env.json
-OF_TRAINING = "a picture of training"  # what messages compare pictures with
+OF_TRAINING = "a picture of training"  # in messages on pictures whose shape is not that of the training pictures
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class RunDirectory:
             write_text(self.checksums, "config.toml", spec.to_toml())
 
     def damaged_files(self) -> list[str]:
-        """Return the names of damaged files. A missing summary only means that the run is not finished."""
+        """Return the names of damaged files. A missing summary is no damage: it means that the run is not finished."""
         names = [name for name in self.checksums.names if self.is_finished or name != "summary.json"]
         return [name for name in names if self.checksums.problem(name)]
 
@@ -210,7 +210,7 @@ class RunDirectory:
         write_json(self.checksums, "env.json", [*self._segments(), new])
 
     def _segments(self) -> list[Any]:
-        """Return the entries of env.json; none if the file is damaged, which must not stop a run."""
+        """Return the entries of env.json. The list is empty if the file is damaged, so that the run can continue."""
         path = self.path / "env.json"
         try:
             known = read_json(path) if path.exists() else []
@@ -239,7 +239,7 @@ class RunDirectory:
     def check_same_run(self, spec: RunSpec, any_rounds: bool = False) -> None:
         """Raise InputError, naming the first difference, unless the folder's run has the settings `spec`.
 
-        any_rounds: the number of rounds may differ.
+        any_rounds: whether the number of rounds may differ.
         """
         old, new = self.spec().decisive(), spec.decisive()
         new["rounds"] = old["rounds"] if any_rounds else new["rounds"]
@@ -249,7 +249,7 @@ class RunDirectory:
     def reopen(self, spec: RunSpec) -> None:
         """Give the run the settings `spec`, with more rounds, and mark it as not finished; call this inside `writing`.
 
-        If the process is killed in between, the run keeps its old number of rounds, and its files are correct or
+        If the process is killed meanwhile, the run keeps its old number of rounds, and its files are correct or
         missing. Digests are removed first, because a missing file with a digest counts as damaged. The summary, which
         marks a run as finished, is removed next.
         """
@@ -289,9 +289,10 @@ class RunDirectory:
         write_findings(self.checksums, (*kept, *findings))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the metrics of all saved rounds: from metrics.parquet if finished, else from the newest checkpoint.
+        """Return the metrics of all saved rounds.
 
-        Damaged checkpoints are skipped. Raises InputError if the metrics of a finished run are damaged.
+        They are read from metrics.parquet if the run is finished, else from the newest undamaged checkpoint. Raises
+        InputError if the metrics of a finished run are damaged.
         """
         if self.is_finished:
             rows: list[dict[str, Any]] = read_metrics(self.checksums.check(METRICS)).to_pylist()
@@ -355,7 +356,7 @@ class StoredRun:
 
     @property
     def model(self) -> nn.Module:
-        """The trained model, new each time, in evaluation mode.
+        """The trained model in evaluation mode; every access builds a new module.
 
         Raises InputError for a run of the user's own module (use `load_into`), and if the frozen parameters are not
         those that the adapter was trained on.
@@ -397,7 +398,11 @@ class StoredRun:
         return replace(samples, vocabulary=tuple(text.removesuffix("\n").split("\n")))
 
     def picture_shape(self) -> Shape:
-        """Return the shape of training pictures; only pictures of known data sets are converted to grey or colour."""
+        """Return the shape of the training pictures, to which pictures are decoded for prediction.
+
+        Pictures are converted to grey or colour only if the run was trained on a known data set; otherwise a picture
+        with other channels is refused.
+        """
         channels, size = self.samples.shape[:2]
         if not self._configuration:
             return Shape(channels, size, first=OF_TRAINING)
@@ -413,7 +418,7 @@ class StoredRun:
 
     @cached_property
     def _encoder(self) -> Encoder | None:
-        """The run's tokenizer as an encoder of texts; None if it has none."""
+        """The run's tokenizer as an encoder of texts; None for a run without a tokenizer."""
         spec, samples = self._configuration, self.samples
         if spec is None or samples.numbers != "tokens" or samples.vocabulary:
             return None

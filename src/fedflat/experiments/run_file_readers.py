@@ -60,7 +60,7 @@ Scalar = bool | int | float | Text | None
 
 
 def _as(part: type[BaseModel]) -> AfterValidator:
-    """Return a validator of tables that have the keys of `part`."""
+    """Return a validator that checks a table as a `part` and returns the table unchanged."""
 
     def check(table: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -80,7 +80,7 @@ class _FilePart(BaseModel):
 
 
 class _Numbers(_FilePart):
-    """The numbers that every summary has; any further ones are only checked to be numbers."""
+    """The numbers that every summary has; any other value must only be a number."""
 
     __pydantic_extra__: dict[str, Loss]
     rounds: Rounds
@@ -95,7 +95,7 @@ class _Numbers(_FilePart):
 
 
 def _plain_table(table: dict[str, Any]) -> dict[str, Any]:
-    """Refuse tables that `table_of` cannot make: without a class, or with values that are not plain."""
+    """Refuse a table without the name of a class, or with values other than numbers, texts, None and lists of them."""
     if not isinstance(table.get(CLASS), str):
         raise ValueError(f"a table needs the name of its {CLASS}")
     for name, value in flattened(table).items():
@@ -114,7 +114,7 @@ Table = Annotated[dict[Key, Any], AfterValidator(_plain_table)]
 
 
 def _required(**kinds: Any) -> type[_FilePart]:
-    """Return a file part with these keys, which are all required."""
+    """Return a class of file parts; `kinds` are its keys, all required, with the types of their values."""
     fields: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items()}
     return pydantic.create_model("_Required", __base__=_FilePart, **fields)
 
@@ -297,7 +297,10 @@ def _validated(path: Path, validate: Callable[[], T], *place: str) -> T:
 
 
 def _read_table(path: Path, rows: int, columns: int) -> pa.Table:
-    """Read a parquet file of numbers; the size in its header is checked before its cells are read."""
+    """Read a parquet file of numbers, with at most `rows` rows and `columns` columns.
+
+    The size in the header is checked before the cells are read.
+    """
     content = pa.BufferReader(read_bytes(path, MAX_PARQUET_BYTES))
     file = parsed(path, lambda: pq.ParquetFile(content))
     facts, names = file.metadata, file.schema_arrow.names

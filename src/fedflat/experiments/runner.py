@@ -26,14 +26,14 @@ from .spec import RunSpec
 
 
 class RunObserver:
-    """Hooks that are called while runs are carried out; here they do nothing. Subclasses show or write the progress.
+    """Hooks that are called while runs are carried out. In this class they do nothing; subclasses show the progress.
 
     An observer is called in the main process, even if workers carry out the runs, and receives the settings of the run.
     A `Callback`, whose hooks have the same names, is called in the process of its run, and receives the simulation.
     """
 
     def run_started(self, spec: RunSpec, done: int) -> None:
-        """React to a run that starts or resumes after `done` rounds; `done` is all rounds if the run was finished."""
+        """React to a run that starts or resumes after `done` rounds, or that is finished: then `done` is its rounds."""
 
     def round_ended(self, spec: RunSpec, round: Round) -> None:
         """React to a complete round, before it is saved."""
@@ -82,7 +82,7 @@ def run(
     strict: refuse to resume if versions or code have changed since the saved rounds, instead of warning.
     ranks: all ranks must call this function. Rank 0 returns the run, the others None.
     callbacks: as for a `Simulation`. They are not part of the configuration: a run that a callback ends counts as
-    finished. If a callback raises an error, its round is saved first, so that the run can be resumed.
+    finished. If a callback raises an error, the round is saved first, so that the run can be resumed.
 
     Raises ValueError if the folder cannot be used, NonFiniteError if training diverges, Interrupted after a signal,
     with the last complete round on disk, and RankError if a rank is lost. An error of one rank is raised on all.
@@ -234,8 +234,8 @@ class RunExecution:
 def load_newest_checkpoint(sim: Simulation, directory: RunDirectory, strict: bool = False) -> None:
     """Load the newest undamaged checkpoint of `directory` into `sim`, if any, and warn of damaged newer ones.
 
-    Raises InputError if all checkpoints are damaged, if none is left after private rounds, and as `Simulation.load`
-    does. All ranks must call this function.
+    Raises InputError if all checkpoints are damaged, if rounds with differential privacy are in the log but no
+    checkpoint is left, and in the cases in which `Simulation.load` raises it. All ranks must call this function.
     """
     damaged: list[DamagedError] = []
     for path in reversed(directory.checkpoints):

@@ -116,7 +116,7 @@ class NamedObject:
 
     @property
     def full_name(self) -> str:
-        """All names, joined: it distinguishes the same method inside different wrappers."""
+        """All names, joined by hyphens; it distinguishes the same method inside different wrappers."""
         return "-".join(self.names())
 
     @property
@@ -131,7 +131,7 @@ class FieldClass:
 
     name: str
     fields: Mapping[str, FieldInfo]
-    default_name: str | None = None  # the `name` of a table without one, if the other keys depend on the name
+    default_name: str | None = None  # the name that a table without `name` means; None if no key depends on the name
 
 
 class _ObjectField(ABC):
@@ -173,22 +173,22 @@ class ObjectOf(_ObjectField):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ObjectByName(_ObjectField):
-    """A field whose `name` chooses a dataclass; the other keys are the fields of that class.
+    """A field that holds a table: its key `name` chooses a dataclass, and its other keys are fields of that class.
 
     Case, `-` and `_` of names do not matter. A name is accepted in place of a table.
     """
 
     classes: Mapping[str, Any]
-    default: str  # the name of a table without one
+    default: str  # the name that a table without `name` means
     point: ExtensionPoint | None = None  # the kind of classes outside this package, if they are accepted
-    common: type[Any] | None = None  # the type of fields that hold another object with a name
-    inside: ObjectByName | None = None  # how that object is chosen
+    common: type[Any] | None = None  # the type of those fields of the class whose object is chosen by name, too
+    inside: ObjectByName | None = None  # how the object in such a field is chosen
     outer: tuple[str, ...] = ()  # names of wrappers, which are refused inside another wrapper
 
     def build(self, value: Any) -> NamedObject:
         """Build the object, with its name, from a field's value. Raises InputError, or FieldError if a key is wrong.
 
-        A reference to code that may not be run is kept, and its keys are not checked.
+        If the name refers to code that is not allowed to run, no object is built, and the other keys are not checked.
         """
         if isinstance(value, NamedObject):
             return value
@@ -225,7 +225,11 @@ class ObjectByName(_ObjectField):
         return value
 
     def _named(self, name: str, cls: Any, given: Table) -> NamedObject:
-        """Build an object of `cls`; its fields are checked even if an object inside needs code that may not run."""
+        """Build an object of `cls`, whose name is `name`, from the table `given`.
+
+        The fields are checked in any case. If the object in one of them needs code that is not allowed to run, the
+        result contains no object of `cls`.
+        """
         values = _converted(cls, given, self)
         inside = {key: value for key, value in values.items() if isinstance(value, NamedObject)}
         is_loaded = all(value.is_loaded for value in inside.values())
@@ -266,7 +270,7 @@ def table_of(value: Any) -> Any:
 
 @contextmanager
 def errors_at(key: str) -> Iterator[None]:
-    """Turn an InputError in the block into a FieldError of the field `key`, or of one inside it."""
+    """Turn an InputError in the block into a FieldError of the field `key`, or of a field inside that one."""
     try:
         yield
     except FieldError as error:
@@ -297,7 +301,10 @@ def _converted(cls: Any, given: Table, choice: ObjectByName | None) -> dict[str,
 
 
 def _nested(choice: ObjectByName | None, kind: Any) -> ObjectByName | None:
-    """Return how the object in a field of type `kind` is chosen, for a class in `choice`; None if not by name."""
+    """Return how the object in a field is chosen by name; None for a field without such an object.
+
+    choice: how the class that has the field is chosen. kind: the type of the field.
+    """
     return choice.inside if choice is not None and kind is choice.common else None
 
 

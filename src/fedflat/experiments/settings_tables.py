@@ -97,7 +97,10 @@ class SettingsGrid:
     """
 
     def __init__(self, values: Mapping[str, Any], methods: Sequence[NamedObject], where: str = "grid") -> None:
-        """where: the key of the grid. Raises InputError, naming the key, for a field that no method has."""
+        """Raise InputError, naming the key, for a field that no method has.
+
+        where: the key of the grid in the configuration, for messages.
+        """
         self._values = values
         self._keys = [self._keys_of(method) for method in methods]
         unused = set(values) - {key for keys in self._keys for key in keys}
@@ -199,7 +202,7 @@ def _texts_by_name(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[str 
 
 
 def _methods_showing(name: str, methods: Sequence[str], texts: Sequence[str | None]) -> set[str]:
-    """Return the methods whose labels show a setting."""
+    """Return the methods whose labels show the setting `name`."""
     seen: dict[str, set[str | None]] = {}
     for method, text in zip(methods, texts, strict=True):
         seen.setdefault(method, set()).add(text)
@@ -225,9 +228,10 @@ def _cut(text: str) -> str:
 
 
 def _short(shown: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Return the `shown` names without their sections, such as `client.`.
+    """Return each of the `shown` names without its section, such as `client.`, by the name with the section.
 
-    A name outside the method keeps its section if another setting has the same name without section.
+    A name keeps its section if another of the `names` is the same without section; names of the section `method` never
+    keep it.
     """
     shared = Counter(name.rpartition(".")[2] for name in names)
     return {

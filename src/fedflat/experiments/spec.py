@@ -74,7 +74,10 @@ if TYPE_CHECKING:
 
 
 def _method_choice(wrapped: ObjectByName | None = None) -> ObjectByName:
-    """Return the field that chooses a method by name; without `wrapped`, it refuses wrappers."""
+    """Return the field that chooses a method by name.
+
+    wrapped: the field that chooses the method inside a wrapper; without one, wrappers are refused.
+    """
     outer = tuple(name for name, cls in all_methods().items() if issubclass(cls, Wrapper))
     classes = {name: cls for name, cls in all_methods().items() if wrapped or name not in outer}
     return ObjectByName(classes, "FedAvg", METHODS, Method, wrapped, () if wrapped else outer)
@@ -372,7 +375,7 @@ def with_names(table: dict[str, Any], change: Callable[[str], str]) -> dict[str,
         if isinstance(value, list):
             return [changed(one) for one in value]
         if isinstance(value, dict) and isinstance(value.get("name"), str):
-            # A class outside this package is read without its fields, and files have no fields without a value.
+            # The fields of a class outside this package are known only from the file, which leaves out those of None.
             kept = {k: x for k, x in value.items() if x is not None or not is_reference(value["name"])}
             inside = {k: changed(x) for k, x in kept.items() if isinstance(x, dict) and "name" in x}
             return {**kept, **inside, "name": change(value["name"])}

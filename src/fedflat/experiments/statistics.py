@@ -1,8 +1,8 @@
 """Paired statistics over seeds.
 
 An accuracy on n test samples is a multiple of 1 / n. Its rounding error has the variance 1 / (12 n^2), and the error of
-a difference of two accuracies 1 / (6 n^2). Models that hardly differ may have the same error in every seed, and then
-more seeds do not reduce the error. So the standard error of a mean difference is computed over the seeds, but is at
+a difference of two accuracies 1 / (6 n^2). Models that hardly differ may have the same rounding error in every seed,
+and then more seeds do not reduce it. So the standard error of a mean difference is computed over the seeds, but is at
 least 1 / (sqrt(6) n): two seeds with equal differences prove nothing, and an interval is at least 1.6 / n wide.
 """
 
@@ -28,13 +28,16 @@ class MeanEstimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of paired differences with a 95 % confidence interval (Student's t); None with fewer than two pairs."""
+    """The mean of n paired differences and its 95 % confidence interval (Student's t), which needs at least two pairs.
+
+    With fewer pairs, `low`, `high` and `p` are None.
+    """
 
     mean: float
     low: float | None
     high: float | None
     n: int
-    p: float | None = None  # two-sided, of the paired t test
+    p: float | None = None  # two-sided p-value of the paired t test
 
 
 def mean_estimate(values: Sequence[float]) -> MeanEstimate:

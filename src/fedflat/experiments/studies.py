@@ -33,7 +33,7 @@ Spec = TypeVar("Spec", bound=Experiment)
 
 
 def load_run(folder: str | Path) -> StoredRun:
-    """Open the finished run in a folder of `fedflat run`, of a study (runs/NAME), or of `Run.save`.
+    """Open the finished run in a folder that `fedflat run`, a study (runs/NAME) or `Run.save` has written.
 
     The result has `metrics` (a pyarrow table; `to_pandas()`), `summary`, `settings`, `flatness`, `counts`, `model` and
     `spec`. Nothing is unpickled, and code that the folder names, such as my.py:MyModel, is executed only inside
@@ -58,9 +58,9 @@ def study(
     file: a TOML file, which `settings` override. settings: keys of a study, as values, dictionaries or objects, e.g.
     `methods=["fedavg", ff.methods.FedSAM(rho=0.05)], partition=ff.Dirichlet(alpha=0.1), client=ff.Client(lr=0.1),
     data={"name": "digits", "clients": 20}, rounds=50, seeds=[0, 1, 2], grid={"client.lr": [0.1, 0.3]}`.
-    out: the folder; finished runs in it are not computed again. jobs: runs at a time, or "auto"; scripts need no main
-    guard. Where the device is cuda, each has a GPU of its own, or one that `jobs_per_gpu` runs share. observer: its
-    methods are called with the progress.
+    out: the folder; finished runs in it are not computed again. jobs: the number of runs that are carried out at a
+    time, or "auto"; a script needs no main guard. On the device cuda, at most `jobs_per_gpu` runs at a time share a
+    GPU. observer: its methods are called with the progress.
 
     Raises InputError as the command does, Interrupted after Ctrl-C (finished rounds are saved), and NonFiniteError if
     every run diverges. Code that the file or the settings name is executed.
@@ -76,9 +76,9 @@ def carry_out_study(
 ) -> list[StoredRun]:
     """Carry out every run of `spec` below the folder `path` and return those that finished.
 
-    jobs: runs at a time, each in a process of its own with its share of the threads. They change time and memory, not
-    results.
-    strict: refuse to resume with other versions or other code than the rounds so far, instead of warning.
+    jobs: how many runs are carried out at a time, each in a process of its own with its share of the threads. Time and
+    memory depend on this number, results do not.
+    strict: refuse to resume if versions or code have changed since the saved rounds, instead of warning.
 
     A run that diverges is reported to the observer and does not stop the others. Raises InputError if the folder cannot
     be used, NonFiniteError if no run finished, and Interrupted after a signal.
@@ -93,7 +93,7 @@ def carry_out_studies(
     """Carry out several studies, given by folder, as `carry_out_study` does; return the finished runs of each.
 
     The runs of all studies form one queue, so that no process waits for the last run of a study. Raises NonFiniteError
-    if no run of some study finished.
+    if one of the studies has no finished run.
     """
     if is_launched():
         raise InputError("torchrun is for `fedflat run`; a study runs in one process, or with --jobs in several")
@@ -166,7 +166,7 @@ def begin_study(spec: StudySpec, path: Path) -> None:
 
 
 def check_study_folder(spec: StudySpec, path: Path) -> None:
-    """Raise InputError for a folder that holds a run, a search, or another study of which a run has begun.
+    """Raise InputError for a folder that holds a run, a search, or another study with a run that has begun.
 
     Methods, seeds, grid and protocol may differ from those of the study in the folder, because they may be extended.
     """
@@ -205,8 +205,8 @@ def _fixed(spec: StudySpec) -> dict[str, Any]:
 def runs_in_folder(spec: StudySpec, path: Path) -> tuple[list[StoredRun], int]:
     """Return the finished runs in the folder of a study, and the number of unfinished runs, planned or begun.
 
-    Runs of earlier versions of the study, with other methods, seeds or grids, are included.
-    Raises InputError if the folder of a run of `spec` holds another run, or if no run is finished.
+    The finished runs include those of earlier versions of the study, with other methods, seeds or grids. Raises
+    InputError if the folder of a run of `spec` holds another run, or if no run is finished.
     """
     planned = runs_of(spec, path)
     check_finished(planned)
@@ -265,7 +265,7 @@ def extend_run(directory: RunDirectory, rounds: int, strict: bool = False) -> Ru
 def extend_study(path: Path, rounds: int, strict: bool = False) -> StudySpec:
     """Set the number of `rounds` of the study in `path` and extend the runs that have begun; no round is computed.
 
-    If the process is killed in between, the same call completes the change. Raises InputError as `extend_run` does.
+    If the process is killed before the end, the same call completes the change. Raises InputError as `extend_run` does.
     """
     spec = load_study(path)
     if "rounds" in spec.grid:

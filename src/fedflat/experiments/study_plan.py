@@ -1,7 +1,7 @@
 """Estimates the cost of a study before training: hours, memory and disk space of its runs.
 
-One run of each kind is timed over some trial steps, or carried out if it is short. The other runs of that kind are
-assumed to be as fast.
+Runs are of one kind if they agree in the settings that the time of a gradient depends on. One run of each kind is timed
+over some trial steps, or carried out if it is short. The other runs of that kind are assumed to be as fast.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .studies import check_finished, check_folders, check_study_folder, runs_of
 
 SHORT = 1.0  # seconds; shorter runs are carried out, because start, files and measures take much of their time
 MOST_TRIALS = 12  # each builds a simulation, and takes some seconds
-SMALL_FILES = 50_000  # bytes of a run's files whose size does not depend on the model, without the rows of rounds
+SMALL_FILES = 50_000  # bytes of those files of a run whose size does not depend on the model, without the metrics
 ROW_BYTES = 1_000  # most bytes of a round's metrics, in metrics.parquet and in each checkpoint
 
 
@@ -124,7 +124,7 @@ def _fixed_seconds(run: RunSpec, speed: Speed) -> float:
 
 
 def _kind(run: RunSpec) -> str:
-    """Return a key of the settings that the time of a gradient depends on."""
+    """Return a key of the settings that the time of a gradient depends on; only runs of one kind have the same key."""
     data = {name: value for name, value in vars(run.data).items() if name != "clients"}
     own = [run.adapter and run.adapter.values(), run.client.batch_size]
     shared = [getattr(run, name) for name in ("device", "dtype", "precision", "executor", "loss")]

@@ -1,7 +1,8 @@
 """Chooses the hyper-parameters of several methods by accuracy on validation samples; the test set is not used.
 
-`tune` searches with equal budgets by successive halving. Every configuration is trained for the first number of rounds.
-The best configurations of each method are trained up to the next number. After the last number, the best one is chosen.
+`tune` searches with equal budgets by successive halving. Every configuration is trained for the first number of rounds
+in `tune.rounds`. The best configurations of each method are trained up to the next number of rounds, and so on. After
+the last number of rounds, the best configuration of each method is chosen.
 
 `choices` ranks the runs of a study. The settings of a method and of its local training are chosen; data, partition,
 model and all other settings define the problem for which they are chosen.
@@ -96,7 +97,7 @@ def tune(
 
 
 def result(spec: TuningSpec, entries: Sequence[Tried]) -> list[Tuned]:
-    """Summarise a ledger that has all steps, by method."""
+    """Return the result of each method, from the entries of a ledger that has all steps."""
     return [
         Tuned(method.label, tuple(tuple(ranked(_at(entries, place, rounds))) for rounds in spec.tune.rounds))
         for place, method in enumerate(spec.methods)
@@ -104,7 +105,11 @@ def result(spec: TuningSpec, entries: Sequence[Tried]) -> list[Tuned]:
 
 
 def planned_runs(spec: TuningSpec, path: Path) -> list[RunSpec]:
-    """Return as many runs as remain, for a time estimate; later steps may have other configurations than these."""
+    """Return runs for an estimate of the remaining time: as many as the unfinished steps will have.
+
+    Which configurations reach the later steps is not known yet. In their place, the first configurations of each
+    method are returned.
+    """
     done = {one.rounds for one in Ledger(path, spec).read()}
     runs: list[RunSpec] = []
     for method in spec.methods:
@@ -177,7 +182,7 @@ def _step(
             elif own.rounds < rounds:
                 with directory.writing():
                     directory.reopen(with_rounds(own, rounds))
-    # After its ledger was lost, a trial may have finished more rounds, of which the first ones are the same.
+    # If the ledger was lost, a trial may have finished more rounds; its first rounds are those of this step.
     left = [(trial, one) for trial, one in runs if not (one.is_finished and one.spec().rounds > rounds)]
     number = jobs.count(ledger.spec.device, len(left) or 1)
     carry_out_all(left, number, observer, request, strict)
@@ -193,7 +198,10 @@ def _at(ledger: Sequence[Tried], place: int, rounds: int) -> list[Tried]:
 def _best(
     spec: TuningSpec, place: int, configurations: Sequence[Configuration], tried: Sequence[Tried]
 ) -> list[Configuration]:
-    """Return the configurations of the method at `place` that remain. Raises InputError if all have diverged."""
+    """Return the configurations of the method at `place` that reach the next step.
+
+    tried: the entries of `configurations` after this step. Raises InputError if all have diverged.
+    """
     numbers = survivors(tried, spec.tune.one_in)
     if not numbers:
         which = "every configuration" if tried[0].rounds == spec.tune.rounds[0] else "every remaining configuration"
@@ -229,8 +237,8 @@ class RankedSettings:
 def choices(runs: Sequence[StoredRun]) -> list[RankedSettings]:
     """Rank the settings of each method of finished runs, for each problem.
 
-    Candidates are ranked by the mean over their seeds of the mean validation accuracy at the last evaluations (`last`).
-    Raises InputError for runs without validation samples, and for candidates with different seeds.
+    Candidates are ranked by validation accuracy: the mean over the last evaluations (the setting `last`) and over the
+    seeds. Raises InputError for runs without validation samples, and for candidates with different seeds.
     """
     specs = [run.directory.spec() for run in runs]
     problems = _grouped([_without(spec, (*CHOSEN, "seed")) for spec in specs])
@@ -278,7 +286,11 @@ def _grouped(tables: Sequence[dict[str, object]]) -> list[list[int]]:
 
 
 def _ranked(places: Sequence[int], specs: Sequence[RunSpec], runs: Sequence[StoredRun]) -> tuple[Candidate, ...]:
-    """Return the candidates among the runs of one method on one problem, best first."""
+    """Return the candidates of one method on one problem, best first.
+
+    places: the positions of the runs of this method on this problem in `specs` and `runs`. Raises InputError if the
+    candidates have different seeds.
+    """
     candidates = []
     for group in _grouped([_without(specs[place], ("seed",)) for place in places]):
         own = [places[i] for i in group]

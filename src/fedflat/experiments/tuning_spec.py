@@ -164,7 +164,7 @@ def _tried_values(method: NamedObject, prefix: str = "method") -> dict[str, tupl
 
 
 def _choices(table: Mapping[str, Any], prefix: str = "") -> dict[str, Choice]:
-    """Return the choice of each dotted key. Raises InputError, naming the key, if it has neither a list nor a range."""
+    """Return the choice of each dotted key. Raises InputError, naming the key, for a value that is no list or range."""
     choices: dict[str, Choice] = {}
     for name, value in table.items():
         if isinstance(value, dict) and value and not value.keys() & Range.model_fields.keys():
@@ -281,7 +281,7 @@ class TuningSpec(StudySpec):
         return [Configuration(method, i, point) for i, point in enumerate([{}, *points])]
 
     def sizes(self, configurations: int) -> list[int]:
-        """Return the number of configurations in each step, for a method that starts with `configurations`."""
+        """Return the number of a method's configurations in each step; in the first step there are `configurations`."""
         sizes = [configurations]
         for _ in self.tune.rounds[1:]:
             sizes.append(ceil(sizes[-1] / self.tune.one_in))

@@ -89,7 +89,7 @@ def _compare_search(path: Path, remedies: Mapping[str, str], damaged: Container[
 
 
 def _check_listed_files(checksums: Checksums, remedies: Mapping[str, str]) -> Iterator[Verdict]:
-    """Check the files of `remedies` that exist or should exist."""
+    """Check those files of `remedies` that exist or have a digest."""
     for name, remedy in remedies.items():
         path = checksums.folder / name
         try:
@@ -105,7 +105,7 @@ def verify_run(path: Path) -> Iterator[Verdict]:
     """Check the files of a run, then its checkpoints, the newest last."""
     directory = RunDirectory(path)
     states = [_check_checkpoint(directory, path) for path in directory.checkpoints[-checkpoint.KEPT :]]
-    for old in directory.checkpoints[: -checkpoint.KEPT]:  # their records may have been overwritten
+    for old in directory.checkpoints[: -checkpoint.KEPT]:  # the records they need may be overwritten
         yield Verdict(old, note="an old checkpoint that a killed process has left; the next one removes it")
     intact = [verdict for verdict in states if not verdict.problem]
     source = (
@@ -156,7 +156,7 @@ def _progress(directory: RunDirectory, state: Path | None) -> Verdict:
     """Report the saved rounds of an unfinished run."""
     try:
         planned = f" of {directory.spec().rounds}"
-    except InputError:  # reported for config.toml
+    except InputError:  # `_check_files` reports config.toml
         planned = ""
     done = checkpoint.round_of(state) if state else 0
     return Verdict(
@@ -168,7 +168,8 @@ def _progress(directory: RunDirectory, state: Path | None) -> Verdict:
 def _check_metrics(directory: RunDirectory, states: Sequence[Path]) -> Verdict:
     """Check metrics.parquet of an unfinished run, which must agree with its newest undamaged checkpoint.
 
-    The metrics of the previous checkpoint count as correct: a process that was killed between both files leaves them.
+    The metrics up to the previous checkpoint are accepted, too: the file has these if the process was killed after the
+    newest checkpoint was written and before the newest metrics were written.
     """
     path, again = directory.path / METRICS, "it is written again with the next checkpoint"
     history = checkpoint.load(states[-1])[1].get("history", ())

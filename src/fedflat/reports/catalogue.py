@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def method_row(cls: type[Method]) -> list[str]:
-    """Return name, idea, vectors down, up and kept, gradients, paper, and paper without arXiv number, as texts."""
+    """Return the row of a method in `listing.method_rows`, as texts."""
     return [cls.__name__, summary(cls), *map(str, costs(cls)), str(cls.paper), cls.paper.short]
 
 
@@ -37,7 +37,7 @@ def describe(cls: type[Method]) -> str:
             parts.append("\n".join([title, *(f"  - {text}" for text in texts)]))
     return "\n\n".join(
         [*parts, *([cls.paper.bibtex] if hasattr(cls, "paper") else [])]
-    )  # a user's own method may have none
+    )  # a user's own method may have no paper
 
 
 def _fields(cls: type[Method]) -> str:
@@ -91,6 +91,9 @@ def documentation(cls: type[Method] | type[Partition] | type[Measure]) -> str:
 
 
 def costs(cls: type[Method]) -> tuple[int, int, int, int]:
-    """Return vectors down, up and kept by a client, and gradients per local step, with default fields."""
+    """Return how many vectors a client receives, sends and keeps, and its gradients per local step.
+
+    The fields of the method have their default values.
+    """
     cost = vector_cost(cls())
     return cost.down, cost.up, cost.client, gradients_per_step(cls())

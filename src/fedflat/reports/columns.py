@@ -23,7 +23,7 @@ class Column:
     title: str
     meaning: str
     cell: Callable[[Row], str]
-    merit: Callable[[Row], float | None] = lambda row: None  # higher is better; None if no row can be best
+    merit: Callable[[Row], float | None] = lambda row: None  # higher is better; None: this row cannot be best
 
     def best(self, rows: Sequence[Row]) -> set[str]:
         """Return the labels of the best row of each task, unless its interval leaves open whether it is the best."""

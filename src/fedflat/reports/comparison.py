@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WIDTH = 150  # characters of a line of text
-# Two runs of one seed are paired only if they share these settings (name: words); else not only their methods differ.
+# Two runs with the same seed are paired only if they share these settings (name: name in words). Otherwise their
+# accuracies would not differ because of the methods alone.
 PAIRED_BY = {
     "partition_hash": "partition",
     "data": "data",
@@ -78,8 +79,8 @@ class Comparison(ComparisonData):
     def to_latex(self, columns: Sequence[str] | None = None) -> str:
         """Return the table as a LaTeX `tabular` (package booktabs); the best is bold if its interval excludes zero.
 
-        columns: titles of the columns besides the method, such as `["test accuracy %"]`; by default all, but
-        "rounds to" only for targets that were given. Raises InputError for an unknown title.
+        columns: titles of the columns besides the method, such as `["test accuracy %"]`; by default all columns, but
+        those titled "rounds to" only if targets were given. Raises InputError for an unknown title.
         """
         return tables.latex_table(self, columns)
 
@@ -153,7 +154,7 @@ def compare(
 
 
 def _row(group: Group, reference: Group | None, goals: Sequence[float], protocol: Protocol) -> Row:
-    """Return the row of a group of runs; `reference` has the runs of its baseline."""
+    """Return the row of a group of runs; `reference` is the group of its baseline, if it has one."""
     runs = group.runs
     both = [*runs, *(reference.runs if reference else ())]
     numbers = [run.summary | {name: measured.value for name, measured in run.flatness.items()} for run in runs]

@@ -50,7 +50,10 @@ class Target:
     smoothed: tuple[Reached, ...]  # on the accuracy smoothed with a Hanning window
 
     def mean(self, name: str) -> float | None:
-        """Return the mean of `name`, a field of `Reached` or `rounds_smoothed`; None if no seed reached the target."""
+        """Return the mean over seeds of the field `name` of `Reached`; None if no seed reached the target.
+
+        The name `rounds_smoothed` means the field `rounds` for the smoothed accuracy.
+        """
         costs = self.smoothed if name == "rounds_smoothed" else self.plain
         return float(np.mean([getattr(cost, name.split("_", maxsplit=1)[0]) for cost in costs])) if costs else None
 
@@ -112,7 +115,7 @@ class ComparisonData:
     protocol: Protocol  # which accuracy is compared
     notes: Sequence[str]  # caveats for the reader
     published: Sequence[Published] = ()  # the numbers of a paper for the same experiment
-    has_own_targets: bool = True  # whether `targets` were asked for; if not, the first baseline's accuracy is one
+    has_own_targets: bool = True  # whether a user gave `targets`; if not, the only one is the first baseline's accuracy
 
     @property
     def runs(self) -> list[FinishedRun]:

@@ -97,7 +97,7 @@ def _rounds(metrics: Metrics) -> float:
 
 
 def _evaluated(run: FinishedRun, name: str) -> dict[int, Metrics]:
-    """Return the rounds in which the metric `name` was evaluated, by number from 0."""
+    """Return the metrics of the rounds in which the metric `name` was evaluated, by number of the round from 0."""
     if name not in run.metrics.column_names:
         return {}
     table = run.metrics.select(list(dict.fromkeys(("t", name, "gradients", "bytes_down", "bytes_up"))))

@@ -42,8 +42,8 @@ FILE = "report.html"
 class RoundFacts:
     """The clients that took part in a round, and those that were missing."""
 
-    counted: Sequence[str] | None  # clients whose answers counted; None if the log does not say it
-    missing: Mapping[str, str]  # clients that were asked and whose answers are not in the mean, with the reason
+    counted: Sequence[str] | None  # clients whose replies are in the mean; None if the log does not name them
+    missing: Mapping[str, str]  # clients that were asked and whose replies are not in the mean, with the reason
 
 
 @dataclass
@@ -53,8 +53,8 @@ class ClientFacts:
     name: str
     samples: int | None  # None if the log does not say it
     ejected: bool = False  # at present
-    counted: int | None = None
-    missing: int = 0
+    counted: int | None = None  # rounds whose mean has the client's reply; None if the log does not say it
+    missing: int = 0  # rounds in which the client was asked and whose mean does not have its reply
     last: int | None = None  # the last round whose mean has its reply, from 1
     reasons: Counter[str] = field(default_factory=Counter)  # why the client was missing
 
@@ -87,14 +87,14 @@ class FederationData:
 
     @classmethod
     def read(cls, path: Path) -> FederationData:
-        """Read the server's folder. Raises InputError if it holds no federation, or its study is damaged."""
+        """Read the server's folder. Raises InputError if it holds no federation, or if its study file is damaged."""
         if not (path / STUDY).exists():
             raise InputError(f"{path} holds no federation")
         spec, events = FederationDirectory(path).spec(), list(read_events(path))
         damaged = [f"{name}: {problem}" for name, problem in check(path) if problem]
         try:
             state = FederationDirectory(path).newest()
-        except InputError:  # all are damaged, and `damaged` lists them
+        except InputError:  # all checkpoints are damaged, and listed in `damaged`
             state = None
         history = state.history if state else ()
         known = dict(Membership.load(state.path).members) if state else {}

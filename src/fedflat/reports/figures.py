@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from ..experiments.settings_tables import labels
 from .comparison_data import ComparisonData, Row, by_task
 
-INK = "#1c1c1c"  # of text, axes and baselines; inline, the text colour of the page
+INK = "#1c1c1c"  # colour of text, axes and baselines; a figure within a page has the page's text colour instead
 COLOURS = ("#4d4d4d", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c510a", "#7b3294", "#b2182b")
 DASHES = ("-", "--", "-.")
 BASELINE_DASHES = ("--", ":", "-.")

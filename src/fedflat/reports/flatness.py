@@ -1,4 +1,4 @@
-"""Flatness in a report: numbers with errors, curves of all methods in one figure, rank correlations."""
+"""Flatness in a report: measured values with error bars, curves of all methods in one figure, rank correlations."""
 
 from __future__ import annotations
 

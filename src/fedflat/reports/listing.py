@@ -57,10 +57,10 @@ def paper_names() -> list[str]:
 
 
 def method_rows() -> list[Row]:
-    """Return (name, idea, down, up, kept, gradients, paper, paper without arXiv number) of every method, see `LEGEND`.
+    """Return (name, idea, down, up, kept, gradients, paper, paper without arXiv number) of every method.
 
-    If the folder of methods has other files than when `listing.json` was written, the classes are imported, which
-    takes seconds.
+    `LEGEND` explains down, up, kept and gradients. If the folder of methods has other files than when `listing.json`
+    was written, the classes are imported, which takes seconds.
     """
     known = listing()["methods"]
     if modules("methods") != known["modules"]:
@@ -121,7 +121,11 @@ def _known_speeds() -> list[str]:
 
 
 def _is_more_known(entry: dict[str, Any], speeds: Sequence[str]) -> bool:
-    """Tell whether this machine may know more about a recipe than `listing.json`: its hours, or its model's files."""
+    """Tell whether the row of a recipe may have more here than in `listing.json`.
+
+    That is the case if the files of the recipe's model are on this machine, or if the speed of each of its models on
+    this machine is known.
+    """
     if entry["files"] is not None:
         return Path(entry["files"]).expanduser().exists()
     models = entry["models"]

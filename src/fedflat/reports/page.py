@@ -156,13 +156,13 @@ def _settings(comparison: ComparisonData) -> dict[str, str]:
 
 
 def _message(run: FinishedRun) -> str:
-    """Return the size of a client's message with an adapter, compared with full fine-tuning; else an empty text."""
+    """Compare the size of a client's message with that of full fine-tuning; return "" for a run without an adapter."""
     sent, full = (run.summary.get(name) for name in ("message_bytes", "message_bytes_full"))
     return "" if sent is None or full is None else compared_messages(sent, full)
 
 
 def _privacy(run: FinishedRun) -> str:
-    """Return the privacy guarantee of a private run; else an empty text."""
+    """Return the privacy guarantee of a run, or an empty text for a run without differential privacy."""
     if "epsilon" not in run.summary:
         return ""
     added, replaced, delta, noise = (

@@ -91,7 +91,7 @@ def _cost(recipe: Recipe, study: StudySpec, measure: bool) -> tuple[Budget | Non
 
 def _cost_texts(work: Budget | None, hours: float | None) -> list[str]:
     """Return the texts of a row in the columns from "runs" to "hours here"."""
-    if work is None:  # nothing is trained, or the model is not here
+    if work is None:  # nothing is trained, or the model's files are not on this machine
         return [NOTHING] * 4
     spent = NOTHING if hours is None else f"{hours:,.1f}" if hours >= 0.1 else "< 0.1"
     return [str(work.runs), _three_digits(work.gradients), f"{work.bytes / 1e9:,.1f}", spent]
@@ -156,7 +156,7 @@ def split_lines(data: FederatedData) -> list[str]:
 def shade_map(counts: Index, width: int) -> list[str]:
     """Return a map of samples as lines: a row per class, a column per client, darker for more samples.
 
-    counts: (clients, classes). width: characters of a line; clients beyond it are left out.
+    counts: (clients, classes). width: characters of a line; clients that do not fit in a line are left out.
     """
     shown = counts[: max(1, width - 10)]
     levels = np.ceil(shown / max(1, shown.max()) * (len(SHADES) - 1)).astype(int)

@@ -53,7 +53,7 @@ def line_of(numbers: Published) -> str:
 
 
 def text_for(row: Row, numbers: Published) -> str:
-    """Return the paper's number for the method of `row`, or why it is absent; `NOTHING` if the table lacks it."""
+    """Return the paper's number for the method of `row`, or why it is absent; `NOTHING` if `numbers` lack both."""
     label = label_for(row, [*numbers.values_by_method, *numbers.absent])
     if label is None:
         return NOTHING
@@ -61,7 +61,7 @@ def text_for(row: Row, numbers: Published) -> str:
 
 
 def label_for(row: Row, labels: Iterable[str]) -> str | None:
-    """Return the label that denotes the method of `row`, or None.
+    """Return the label that denotes the method of `row`; None if no label does.
 
     The row's own label takes precedence, then the label that names most of its settings: `FedGF(c=1)` denotes runs of
     FedGF with c = 1, and `FedGF` all others.
@@ -83,9 +83,10 @@ def _settings_named(label: str, row: Row) -> float:
 
 
 def published_lines(comparison: ComparisonData) -> dict[str, list[str]]:
-    """Return the published quantities except test accuracy: by title, a text for each row of the comparison.
+    """Return lines of text, one text for each row of the comparison, by title.
 
-    They are in the paper's order; our values of a quantity follow the paper's.
+    There is a line with the paper's values for each published quantity except test accuracy, in the paper's order. A
+    line with our values follows it if any of our runs measured the quantity.
     """
     lines: dict[str, list[str]] = {}
     for numbers in comparison.published:
@@ -99,7 +100,7 @@ def published_lines(comparison: ComparisonData) -> dict[str, list[str]]:
 
 
 def _ours(row: Row, quantity: str, rows: Sequence[Row]) -> str | None:
-    """Format our mean over seeds of the paper's `quantity`; None if it was not measured."""
+    """Format our mean over seeds of a `quantity` of the paper; return None if our runs did not measure it."""
     for place, target in enumerate(row.reached):
         to = f"to {100 * target.accuracy:g} %"
         rounds = target.mean("rounds")
@@ -109,7 +110,7 @@ def _ours(row: Row, quantity: str, rows: Sequence[Row]) -> str | None:
             if quantity == f"{name} {to}, relative to FedAvg":
                 of_fedavg = [other.reached[place] for other in rows if other.label == "FedAvg"]
                 ours, theirs = target.mean(field), of_fedavg[0].mean(field) if len(of_fedavg) == 1 else None
-                return f"{ours / theirs:.2f}" if ours is not None and theirs else None  # both must reach it
+                return f"{ours / theirs:.2f}" if ours is not None and theirs else None  # both must reach the target
     mean, spread, factor = OURS.get(quantity, ("", None, 1))
     if mean not in row.estimates:
         return None

@@ -25,7 +25,7 @@ def settings_by_name(run: FinishedRun) -> dict[str, Any]:
     values |= {} if settings["method_code"] is None else {"method.code": settings["method_code"]}
     model, client = settings["model"], _prefixed("client", settings["client"])
     if client["client.epochs"] is None and client["client.steps"] is None:
-        client["client.epochs"] = 1  # the default of a client without either
+        client["client.epochs"] = 1  # the default of a client without epochs and steps
     values |= _data(settings["data"]) | {name: None if value == inf else value for name, value in client.items()}
     values |= {"model": model[CLASS], "parameters": model["parameters"], "dtype": model["dtype"]}
     if settings["adapter"] is not None:

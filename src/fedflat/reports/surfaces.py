@@ -214,7 +214,7 @@ def _draw_marks(axes: Axes, surface: Surface, height: str = "y") -> None:
         at = mark.x, getattr(mark, height)
         axes.plot(*at, "o", color="white", markeredgecolor="black", markersize=5)
         if len(surface.marks) > 1:
-            place = (5, 5 if mark.distance > OFF_PLANE else -11)  # local models are near their server's
+            place = (5, 5 if mark.distance > OFF_PLANE else -11)  # local models are near their server's model
             axes.annotate(mark.label, at, place, textcoords="offset points", fontsize="small",
                           bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1})  # fmt: skip
 

@@ -87,7 +87,10 @@ def tables(comparison: ComparisonData) -> list[Table]:
 
 
 def flatness_table(flatness_of: Mapping[str, Flatness]) -> Table:
-    """Return a table with a row per run and a column per value, without the values of single layers (with a slash)."""
+    """Return a table with a row per run and a column per value.
+
+    Values of single layers, whose names contain a slash, are left out.
+    """
     names = dict.fromkeys(name for flatness in flatness_of.values() for name in flatness if "/" not in name)
     titles = ("run", *map(measure_title, names))
     rows = [
@@ -112,7 +115,8 @@ def environment() -> Environment:
 def latex_table(comparison: ComparisonData, chosen: Sequence[str] | None = None) -> str:
     """Return the table as a `tabular` with booktabs' rules; the best is bold, and the caption is a comment.
 
-    chosen: titles of the columns besides the method; by default all, but "rounds to" only for given targets.
+    chosen: titles of the columns besides the method; by default all columns, but those titled "rounds to" only if
+    targets were given.
     Raises InputError for a column that the table does not have.
     """
     shown = _chosen_columns(comparison, chosen)

@@ -22,7 +22,7 @@ TRACKERS: dict[str, type[Tracker]] = {
 
 
 def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names without repetition. Raises InputError for an unknown tool, or if its package is missing."""
+    """Return `names` without repetitions. Raises InputError for an unknown tool, or if its package is missing."""
     for name in names:
         if name not in TRACKERS:
             raise InputError(f"--track {name}: known are {', '.join(TRACKERS)}")

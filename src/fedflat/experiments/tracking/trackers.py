@@ -69,10 +69,10 @@ def kept_states(folder: Path) -> dict[str, Any]:
 
 
 class Tracker(ABC):
-    """One run in one tool. A step is the number of a round, from 0; each is written once, in rising order."""
+    """One run in one tool. A step is the number of a round, from 0; each step is written once, in rising order."""
 
     package: ClassVar[str] = ""  # the package that the tracker imports
-    extra: ClassVar[str] = ""  # the extra of fedflat that installs it
+    extra: ClassVar[str] = ""  # the extra of fedflat that installs the package
 
     def __init__(self, run: TrackedRun) -> None:
         """Begin or resume the run."""
@@ -131,7 +131,7 @@ class CsvTracker(Tracker):
 
 
 def check_csv(folder: Path) -> dict[str, str]:
-    """Check the files of a CSV tracker in a run's folder; return the problem of each, or "".
+    """Check the files of a CSV tracker in a run's folder; return the problem of each file, "" for an undamaged file.
 
     Only a run that was tracked to its end is checked; the files of any other run are rewritten when it is resumed.
     Raises InputError if the file with the digests is damaged.
@@ -256,7 +256,7 @@ class MlflowTracker(Tracker):
     """A run of MLflow, on the server MLFLOW_TRACKING_URI or in the file `mlflow.db` in the folder of the run or study.
 
     The name of the experiment is MLFLOW_EXPERIMENT_NAME, by default the name of that folder. The identifier is kept in
-    the run's folder; MLflow knows the logged steps.
+    the run's folder; the next step is read from MLflow.
     """
 
     package = extra = "mlflow"
