@@ -38,7 +38,7 @@ from .update_aggregator import ExpectedReply, UpdateAggregator
 
 
 class FederatedClient:
-    """Trains on request as the simulator would train this client: the same loop and batches, and the same bits."""
+    """Trains on request as the simulator would train this client: same loop, same batches, bitwise equal results."""
 
     def __init__(
         self,
@@ -76,13 +76,13 @@ class FederatedClient:
     def train(self, request: TrainRequest) -> TrainReply:
         """Train in the round that the server asks for.
 
-        Raises RefusedError for a request that does not fit, NonFiniteError if training diverges, and InputError if the
-        client's record cannot be read or written.
+        Raises RefusedError for a request that is not for this study and client, or whose broadcast does not fit the
+        model; NonFiniteError if training diverges; and InputError if the client's record cannot be read or written.
         """
         self._check(request)
         widths = self._method.down.widths(self._like.shape[-1], self._method)
         message = unpack(self._method.down, widths, self._like.dtype, request.down)
-        down: Any = message.map(lambda x: aligned(x.to(self._like.device)))  # (width,), aligned as in one process
+        down: Any = message.map(lambda x: aligned(x.to(self._like.device)))  # (width,), aligned as in a simulation
         initial = self._method.init_client(down.map(lambda x: x[None])).map(lambda x: x[0])
         record = self._state.load(request.since, initial).map(lambda x: aligned(x.to(self._like.dtype)[None]))
         ctx = self._contexts.of(request.t, request.share, request.sampled)
@@ -101,10 +101,10 @@ class FederatedClient:
     def summand(
         self, request: KeysRequest, guard: Guard | None, weights: Weights
     ) -> tuple[TrainReply, dict[str, ExactSum]]:
-        """Train; return the reply, and the sums that the server would add for this reply, clipped as `guard` requires.
+        """Train; return the reply, and the sums, by name, that the server would compute from this reply alone.
 
-        weights: how the mean weights clients. Raises the errors of `train`, and RefusedError if the weight in the
-        request cannot be that of this client.
+        guard: clips the client's record before it is added. weights: how the mean weights clients. Raises the errors of
+        `train`, and RefusedError if the weight in the request cannot be that of this client.
         """
         _check_weight(request.weight, len(self._data.y), guard, weights)
         reply = self.train(request)
@@ -132,7 +132,7 @@ def _check_weight(weight: float, samples: int, guard: Guard | None, weights: Wei
     If the weights of some clients were too low, the sum would expose the records of the other clients.
     """
     highest = 1 if weights == "uniform" else samples
-    limited = guard is not None and guard.max_weight is not None  # by the median, unknown here
+    limited = guard is not None and guard.max_weight is not None  # by the median weight, which is unknown here
     if not (1 if limited else highest) <= weight <= highest:
         raise RefusedError(f"the weight is {weight}, which is not that of {samples} samples, weights = {weights!r}")
 
@@ -146,11 +146,11 @@ OWNER_ONLY = 0o700
 
 
 class ClientState:
-    """Stores in a folder the client's record after each round to which the server may return.
+    """The folder with a client's records: one for each round to which the server may return.
 
-    The server does not accept every update, and it may return to an earlier checkpoint. So each request names the
-    round whose record the client is to use. Records reveal gradients on the client's samples: only their
-    owner can read the files.
+    Each request names the round whose record the client must use, because the server does not accept every update, and
+    may return to an earlier checkpoint. Records reveal gradients on the client's samples, so only their owner can read
+    the files.
     """
 
     def __init__(self, folder: Path, record: type[Record]) -> None:
@@ -160,7 +160,7 @@ class ClientState:
     def load(self, t: int, initial: R) -> R:
         """Return the record after round `t`, or `initial` for t = -1.
 
-        Raises InputError, naming the record's file, if it is missing, damaged or of another study.
+        Raises InputError, naming the file, if the file is missing or damaged, or does not fit the method or the model.
         """
         expected = self._kept_fields(initial)
         if t < 0 or not expected:
@@ -214,7 +214,7 @@ class ClientState:
 
 
 def _digest(t: int, tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return the SHA-256 (32,) of the round, and of the names, shapes, dtypes and contents of the tensors."""
+    """Return the SHA-256 (32,) of the round's number, and of the names, shapes, dtypes and contents of the tensors."""
     digest = hashlib.sha256(f"round {t}".encode())
     for name, x in sorted(tensors.items()):
         digest.update(f"\n{name} {tuple(x.shape)} {x.dtype}\n".encode())

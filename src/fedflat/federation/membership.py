@@ -22,11 +22,11 @@ class FederationError(RuntimeError):
 
 
 class RoundFailedError(FederationError):
-    """A round has no result, such as when too few clients replied; the model is as it was before the round."""
+    """A round has no result, for example because too few clients replied; the model is unchanged."""
 
 
 def first_reasons(missing: Mapping[str, str]) -> str:
-    """Return the first clients without an accepted reply, with the reasons, as text for an error message."""
+    """Return text for an error message: up to `NAMED` clients without an accepted reply, each with the reason."""
     return "; ".join(f"{name}: {reason}" for name, reason in list(missing.items())[:NAMED])
 
 
@@ -34,7 +34,7 @@ def first_reasons(missing: Mapping[str, str]) -> str:
 class Membership:
     """The clients of a federation and its random name, which differs between two federations of the same study."""
 
-    members: Mapping[str, int]  # numbers of samples by client
+    members: Mapping[str, int]  # each client's number of samples, by name
     name: str
 
     @classmethod
@@ -44,7 +44,7 @@ class Membership:
 
     @classmethod
     def load(cls, path: Path) -> Membership:
-        """Read the membership from a checkpoint. Raises InputError, naming the file, if it is not a federation's."""
+        """Read the membership from a checkpoint. Raises InputError, naming the file, if it is no federation's."""
         settings = checkpoint.load(path)[1].get("settings", {})
         if "members" not in settings or "federation" not in settings:
             raise InputError(f"checkpoint {path} is not that of a federation")
@@ -124,7 +124,7 @@ class ClientRegistry:
         return True
 
     def refuse(self, node: int, reason: str) -> None:
-        """Record why a node is not registered; the reason may repeat what the node sent, so it is put on one line."""
+        """Record why a node is not registered. The reason may quote what the node sent, so it is put on one line."""
         self.refused[node] = printable(reason)
 
     def disconnect_others(self, connected: set[int]) -> list[str]:

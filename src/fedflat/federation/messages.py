@@ -50,9 +50,10 @@ def pack(record: Record) -> dict[str, PackedTensor]:
 def unpack(record: type[R], widths: Mapping[str, int], dtype: torch.dtype, packed: Mapping[str, PackedTensor]) -> R:
     """Return the record (width,) that was given to `pack`, in newly allocated memory.
 
-    widths: the width of each field, see `Record.widths`. Raises RefusedError, naming the field, unless `packed` has
-    exactly the fields whose width is not 0, and each one has the expected dtype, shape and number of bytes and only
-    finite numbers. Memory for a field is allocated only after dtype, shape and number of bytes are compared.
+    record: the type of the record. widths: the width of each field, see `Record.widths`. Raises RefusedError, naming
+    the field, unless `packed` has exactly the fields whose width is not 0, and each of these fields has the expected
+    dtype, shape and number of bytes, and only finite numbers. Memory for a field is allocated only after dtype, shape
+    and number of bytes are found to be correct.
     """
     expected = {name for name, width in widths.items() if width}
     if packed.keys() != expected:
@@ -67,7 +68,7 @@ def _unpack_tensor(name: str, width: int, dtype: torch.dtype, packed: PackedTens
     for what, value in expected.items():
         if found[what] != value:
             raise RefusedError(f"{name}: {what} is {quoted(found[what])}, expected {value}")
-    # Copied: what was received is read-only, and may not be aligned.
+    # Copied, because the received bytes are read-only and may not be aligned.
     x = torch.from_numpy(np.frombuffer(packed.data, DTYPES[dtype]).astype(DTYPES[dtype][1:]))
     broken = int((~torch.isfinite(x)).sum())
     if broken:
@@ -91,9 +92,10 @@ class TrainRequest:
     """The server asks a client to train in round `t`."""
 
     t: int
-    since: int  # last round in which this client's update was accepted, or -1; training uses its record of that round
-    safe: tuple[int, ...]  # `since` in each checkpoint that the server may restore; the client keeps these records
-    number: int  # of the client: its position among all names, sorted
+    since: int  # last round in which this client's update was accepted, or -1; the client uses its record of that round
+    # `since` in each checkpoint that the server may restore; the client keeps its records of these rounds.
+    safe: tuple[int, ...]
+    number: int  # of the client: the position of its name among all clients' names, sorted
     share: float  # sampled clients / all clients
     sampled: int  # clients that take part in the round
     federation: str  # name of the federation, under which the client stores its state

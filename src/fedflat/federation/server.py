@@ -49,7 +49,7 @@ class RoundReport:
 
 
 class FederatedServer(Server):
-    """A `Server` whose clients train on other machines. Cohorts, sums and bits are the same as in one process."""
+    """A `Server` whose clients train on other machines. Its cohorts and models are bitwise those of a simulation."""
 
     guard: GuardState  # never None: without a `Guard` it bounds the norm of each field
 
@@ -68,11 +68,11 @@ class FederatedServer(Server):
         rounds: int = 0,
         guard: Guard | None = None,
     ) -> None:
-        """Raise InputError for a client without samples.
+        """Raise InputError if there is no client, if a client has no samples, or if `guard` does not fit `terms`.
 
-        federation: all clients; a client's number is the position of its name among all names, sorted. shape: of a
-        sample. rounds: the planned number of rounds, for a method that depends on it. guard: if it bounds norms, it
-        replaces `norm_multiple` in `terms`.
+        federation: all clients; a client's number is the position of its name among all clients' names, sorted. shape:
+        of a sample. rounds: the planned number of rounds, for a method that depends on it. guard: if it bounds norms,
+        it replaces `norm_multiple` in `terms`.
         """
         fix_product_rounding()
         members = federation.members
@@ -88,14 +88,14 @@ class FederatedServer(Server):
         super().__init__(method.fitted(shape), objective, w, client, participation, len(self.names), seed, rounds)
         self.guard = GuardState.new(guard, self.method, w, self._terms.norm_multiple)
         self.ejected: Set[str] = frozenset()  # members that are not asked
-        self._counted: dict[str, int] = {}  # the last round in which each client's reply was accepted, if there is one
+        self._counted: dict[str, int] = {}  # the last round in which each client's reply was accepted, by name
         self._saved: dict[int, dict[str, int]] = {}  # `_counted` in the kept checkpoints, by their `t`
 
     def round(self, transport: Transport) -> RoundReport:
         """Carry out one round.
 
-        Raises RoundFailedError, and changes nothing, if fewer clients reply than the quorum, or if the next model is
-        not finite.
+        Raises RoundFailedError, and changes nothing, if fewer clients reply than the quorum requires, or if the next
+        model is not finite.
         """
         cohort = self.cohort(self.t)
         ctx, before = self.context(len(cohort)), self.history[-1]["gradients"] if self.history else 0.0
@@ -116,11 +116,11 @@ class FederatedServer(Server):
         return RoundReport(ctx.t, metrics, aggregator.missing, aggregator.accepted)
 
     def cohort(self, t: int) -> Index:
-        """Draw the cohort of round `t`; return its clients that are not ejected, in rising order.
+        """Draw the cohort of round `t`; return the numbers of its clients that are not ejected, in ascending order.
 
-        The cohort is drawn again only if all of its clients are ejected. Otherwise, the ejection of one client does not
-        change in which rounds the other clients train. Raises RoundFailedError if every draw has ejected clients only,
-        such as when cohorts are listed by hand.
+        The cohort is drawn again only if all of its clients are ejected. In all other cases, ejecting one client does
+        not change the rounds in which the other clients train. Raises RoundFailedError if each of `DRAWS` draws has
+        ejected clients only; this can happen if the study lists the cohorts.
         """
         random = generator(self._seed, Purpose.COHORT, t)
         for _ in range(DRAWS):
@@ -133,7 +133,7 @@ class FederatedServer(Server):
     def save(self, path: Path, further: Mapping[str, Any] | None = None) -> None:
         """Write a checkpoint with everything that the next round depends on to `path`, atomically.
 
-        further: additional metadata, which must be convertible to JSON. Raises InputError if it cannot be written.
+        further: additional metadata, which must be convertible to JSON. Raises InputError if `path` cannot be written.
         """
         known = self._saved | {self.t: dict(self._counted)}
         saved = {t: known[t] for t in sorted(known)[-checkpoint.KEPT :]}
@@ -145,7 +145,7 @@ class FederatedServer(Server):
         self._saved = saved
 
     def load(self, path: Path) -> None:
-        """Resume from the checkpoint `path`. Warns with a ChangedWarning if it was written with other versions.
+        """Resume from the checkpoint `path`. Warns with a ChangedWarning if other versions of packages wrote it.
 
         Raises InputError if the checkpoint is damaged or belongs to another federation.
         """
@@ -199,11 +199,11 @@ class FederatedServer(Server):
         return SecureAggregator(*common, self._terms.secure_sum, self._quorum(len(cohort)), self._digest)
 
     def _quorum(self, asked: int) -> int:
-        """Return how many of the `asked` clients must have accepted replies."""
-        return ceil(Fraction(str(self._terms.quorum)) * asked)  # as written: the float 0.55 * 20 is more than 11
+        """Return how many replies must be accepted if `asked` clients are asked: the quorum, rounded up."""
+        return ceil(Fraction(str(self._terms.quorum)) * asked)  # exact; in floating point, 0.55 * 20 is more than 11
 
     def _check_quorum(self, aggregator: UpdateAggregator | SecureAggregator, asked: int) -> None:
-        """Raise RoundFailedError if fewer replies were accepted than the quorum of the clients that were asked."""
+        """Raise RoundFailedError if too few replies were accepted. asked: the number of clients that were asked."""
         counted, needed = len(aggregator.accepted), self._quorum(asked)
         if counted < needed:
             why = first_reasons(aggregator.missing)

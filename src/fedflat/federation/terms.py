@@ -48,7 +48,8 @@ SETTINGS = {
         str, "", "who may take part, with how many samples: clinic-a=1200 clinic-b=800; "
         "if empty, the clients that register first",
     ),
-    # More samples than any client of the package's data sets has. Limits weights with `weights = "samples"`.
+    # The default is more than any client of the package's data sets has. With `weights = "samples"`, this setting also
+    # limits the weight of a client.
     "max_samples": Setting(
         int, 1_000_000, "samples that a client may claim where `members` does not list it", {"ge": 1, "lt": 2**53}
     ),
@@ -79,7 +80,7 @@ class RoundTerms:
 
     deadline: float = SETTINGS["deadline"].default
     quorum: float = SETTINGS["quorum"].default
-    norm_multiple: float = SETTINGS["norm_multiple"].default  # infinity is no bound
+    norm_multiple: float = SETTINGS["norm_multiple"].default  # infinity: norms are not bounded
     secure_sum: float | None = SETTINGS["secure_sum"].default  # None: without secure sum
 
     def __post_init__(self) -> None:
@@ -88,7 +89,7 @@ class RoundTerms:
             SETTINGS[name].check(name, value)
 
     def check(self, guard: Guard | None) -> None:
-        """Raise InputError, naming the key, for a bound that a server cannot check under a secure sum."""
+        """Raise InputError, naming the key, for a bound on norms that the server cannot check under a secure sum."""
         if self.secure_sum is None:
             return
         norms = guard is not None and guard.bounds_norms

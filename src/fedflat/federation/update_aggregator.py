@@ -19,8 +19,8 @@ from ..rounds.guard import GuardState
 from .messages import Failure, RefusedError, Reply, TrainReply, TrainRequest, Transport, quoted, unpack
 
 NO_REPLY = "no answer before the deadline"
-MAX_DRIFT = 1e150  # the sum of the drifts of all possible clients is still finite
-# The drift that a client reports, for methods whose update does not contain the change of the model.
+MAX_DRIFT = 1e150  # even the sum of the drifts of all clients is finite
+# The name under which a reported drift is bounded like a norm, if the update does not contain the change of the model.
 CLAIMED_DRIFT = "claimed drift"
 
 
@@ -40,8 +40,8 @@ class AcceptedReply:
 
     drift: float
     norms: Mapping[str, float]  # norm of each field that is averaged
-    largest: float  # absolute value of the largest number sent
-    norm: float  # norm of the entire record as averaged; 0 without a guard
+    largest: float  # the largest absolute value of the numbers that the client has sent
+    norm: float  # of all fields of the averaged record together; 0 without a guard
     clipped: bool  # whether the guard has clipped the record
 
 
@@ -57,15 +57,15 @@ class UpdateAggregator:
         """Begin a round.
 
         like: a vector (d,) with the model's size, precision and device. expected: what is known in advance about each
-        asked client's reply, by client name. guard: the bounds at the beginning of the round; its replies do not change
-        them.
+        asked client's reply, by client name. guard: the bounds at the beginning of the round; the replies of the round
+        do not change them.
         """
         self._method, self._like, self._ctx, self._expected, self._guard = method, like, ctx, expected, guard
         self._widths, self._sends_move = method.up.widths(like.shape[-1], method), sends_move(method)
         self.mean = RunningMean(method, like)  # of the accepted replies
         self._accepted: dict[str, AcceptedReply] = {}
-        self._rejected: dict[str, str] = {}  # with the reason
-        self._refused = 0  # by the guard
+        self._rejected: dict[str, str] = {}  # the reasons, by client name
+        self._refused = 0  # number of replies that the guard has refused
 
     def collect(self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float) -> None:
         """Send each client its request, and add the replies that arrive within `deadline` seconds.
@@ -115,9 +115,9 @@ class UpdateAggregator:
         return AcceptedReply(moved, norms, largest, norm, clipped)
 
     def _drift(self, reply: TrainReply, up: Record) -> float:
-        """Return the norm of the client's change of the model, at most the guard's bound.
+        """Return the norm of the client's change of the model, limited to the guard's bound.
 
-        It is computed from the update if the update contains the change; otherwise it is the client's own claim.
+        The norm is computed from the update if the update contains the change; otherwise the reported norm is used.
         """
         moved = reply.drift
         if self._sends_move:

@@ -31,8 +31,8 @@ def client_app(folder: Path, samples: SampleLoader = stored) -> ClientApp:
     """Return the `ClientApp` of the study in `folder`.
 
     samples: returns a client's own samples, x (n, *shape) and y (n,), from the configuration of its node; by default
-    those in the folder that `data` names there. Flower starts a process for every message, and each process calls
-    `samples`.
+    from the folder that `data` in this configuration names. Flower starts a process for every message, and each process
+    calls `samples`.
     """
     app = ClientApp()
 
@@ -51,7 +51,7 @@ class ClientSession:
     """A client while it processes one message."""
 
     def __init__(self, folder: Path, context: Context, samples: SampleLoader) -> None:
-        """Raise InputError, naming the key, for a configuration that cannot work."""
+        """Raise InputError, naming the key, for a configuration that is invalid or does not fit the study."""
         self._node = NodeSettings.parse("node-config", context.node_config)
         settings = RunSettings.parse("run-config", context.run_config)
         self._node.check_run(settings, app_settings(folder))
@@ -105,7 +105,7 @@ class ClientSession:
         )
 
     def _data(self, number: int) -> FederatedData:
-        """Return this client's samples, numbered `number`; a part of a named set has its number already."""
+        """Return this client's samples as those of client `number`; a part of a named set keeps its own number."""
         if self._study.own_samples:
             return own_samples(self._study, self._samples(self._node_config), number)
         spec = self._study.spec.model_copy(update={"data_dir": self._node.data_dir or self._study.spec.data_dir})

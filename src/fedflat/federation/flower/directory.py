@@ -31,8 +31,8 @@ from .study import Study
 
 STUDY, METRICS, MODEL, RESULT = "federated-study.toml", "metrics.parquet", "model.safetensors", "result.json"
 EJECTED = "ejected.json"
-ROUND = "round"  # the event of a round, and its key in a checkpoint
-AGAIN_SECONDS = 0.3  # much longer than a server takes between a checkpoint and the metrics file
+ROUND = "round"  # the name of a round's event, and the key of this event in a checkpoint
+AGAIN_SECONDS = 0.3  # much longer than a server needs from writing a checkpoint to writing the metrics
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class FederationDirectory:
 
     @property
     def checksums(self) -> Checksums:
-        """The digests of the study and of the result; the result has the digest of the model."""
+        """The digests of the files of study and result; the result contains the digest of the model's file."""
         return Checksums(self.path, required=True)
 
     @property
@@ -89,7 +89,7 @@ class FederationDirectory:
 
     @property
     def members(self) -> dict[str, int]:
-        """Numbers of samples of the members, by name; before the first checkpoint, of all registered clients.
+        """The number of samples of each member, by name; before the first checkpoint, of each registered client.
 
         Raises InputError if there is no federation, or all of its checkpoints are damaged.
         """
@@ -114,10 +114,10 @@ class FederationDirectory:
 
     @contextmanager
     def writing(self, study: Study) -> Iterator[None]:
-        """Create the folder and hold its lock inside the block.
+        """Create the folder with the file of `study`, and hold its lock inside the block.
 
-        Raises InputError if another process writes to the folder, if it cannot be written, or if it holds anything but
-        a federation of `study`.
+        Raises InputError if another process writes to the folder, if the folder cannot be written, or if it holds
+        anything but a federation of `study`.
         """
         self.refuse_other(study)
         with RunDirectory(self.path).writing():
@@ -136,7 +136,7 @@ class FederationDirectory:
         checkpoint.retire(folder, server.t)
 
     def unlogged_event(self, state: SavedState) -> dict[str, Any]:
-        """Return the event of the last round of `state` if it is not in the log; otherwise an empty dictionary."""
+        """Return the event of the last round in `state` if the log lacks this event; otherwise an empty dictionary."""
         meta = checkpoint.load(state.path)[1]
         head, event = head_in(meta, state.path), dict(meta.get(ROUND, {}))
         later = read_events(self.path, head.lines)
@@ -144,7 +144,7 @@ class FederationDirectory:
         return {} if not event or event["t"] in known else event
 
     def write_metrics(self, history: Sequence[Mapping[str, float]]) -> None:
-        """Write the metrics of a server's history."""
+        """Write the metrics in `history`, one row per round, to the metrics file."""
         table = metrics_table([dict(row) for row in history])
         write_atomically(self.path / METRICS, lambda path: pq.write_table(table, path))
 
@@ -159,10 +159,10 @@ class FederationDirectory:
         return digest
 
     def roll_back(self, rounds: int) -> list[str]:
-        """Make the checkpoint after `rounds` the newest one; return the new names of the files set aside.
+        """Return to the checkpoint after `rounds` rounds; rename later checkpoints, result and model.
 
-        If the process is killed, this can be called again. Raises InputError if there is no federation, if a process is
-        writing to it, or if that checkpoint is missing.
+        Returns the new names. If the process is killed, this method can be called again. Raises InputError if there is
+        no federation, if a process is writing to it, or if the checkpoint after `rounds` rounds is missing.
         """
         if not (self.path / STUDY).exists():
             raise InputError(f"{self.path} holds no federation")
@@ -193,7 +193,7 @@ class FederationDirectory:
 
 
 def check(path: Path) -> list[tuple[str, str]]:
-    """List the files of a federation's folder, each with what is wrong with it, or "" if nothing is.
+    """List the files of a federation's folder, each with a description of what is wrong, or "" if nothing is wrong.
 
     Each checkpoint is checked on its own, the metrics against the newest undamaged checkpoint, the model against the
     result, and the log by its own hashes and against its heads in checkpoints and the result. If a check fails, all
@@ -232,7 +232,7 @@ def _check_once(path: Path) -> list[tuple[str, str]]:
 
 
 def log_problem(path: Path, study: str) -> str:
-    """Describe what is wrong with a federation's log; return "" if nothing is. study: the digest of the study."""
+    """Describe what is wrong with a federation's log; return "" if nothing is wrong. study: the study's digest."""
     heads = dict[str, LogHead]()
     for file in FederationDirectory(path).states.values():
         with suppress(InputError):  # a damaged checkpoint has no head
@@ -261,12 +261,15 @@ def _check_result(path: Path, heads: dict[str, LogHead]) -> None:
 
 
 def _read_history(file: Path) -> list[dict[str, float]]:
-    """Read the history in a checkpoint. Raises InputError if damaged, not a federation's, or of another round."""
+    """Read the history in the checkpoint `file`. Raises InputError if the file is damaged or not of a federation."""
     return _history_in(checkpoint.load(file)[1], file)
 
 
 def _history_in(meta: Mapping[str, Any], file: Path) -> list[dict[str, float]]:
-    """Return the history in the metadata of the checkpoint `file`."""
+    """Return the history in the metadata of the checkpoint `file`.
+
+    Raises InputError if the checkpoint is not that of a federation, or if numbers of rounds disagree.
+    """
     history, rounds = meta.get("history"), meta.get("t")
     named = checkpoint.round_of(file)
     if not isinstance(history, list) or "members" not in meta.get("settings", {}):

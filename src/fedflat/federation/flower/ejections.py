@@ -27,7 +27,7 @@ REASON_LENGTH = 300  # characters
 class Ejections:
     """The list of ejected members in a federation's folder; several processes may read and write it.
 
-    The file exists from the beginning of a federation: a missing one is an error, not an empty list.
+    The file exists from the beginning of a federation: a missing file is an error, not an empty list.
     """
 
     path: Path

@@ -1,8 +1,8 @@
 """The log of a federation: each line is a JSON object with the SHA-256 of all lines before it, and its own checksum.
 
 So a line that is changed, removed, inserted or moved is detected. Lines that are missing at the end are detected if a
-checkpoint has the head of the longer log. Whoever can write to the folder can replace the log by a new one; only a head
-that is stored elsewhere reveals this.
+checkpoint has the head (length and digest) of the longer log. Whoever can write to the folder can replace the log by a
+new one; only a head that is stored elsewhere reveals this.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LogHead:
 
 
 def head_in(facts: Mapping[str, Any], where: Path) -> LogHead:
-    """Return the log head stored in a checkpoint or result. Raises InputError, naming the file, if malformed."""
+    """Return the log head stored in a checkpoint or result. Raises InputError, naming the file, if it is malformed."""
     try:
         return LogHead(int(facts[HEAD]["lines"]), str(facts[HEAD]["sha256"]))
     except (KeyError, TypeError, ValueError) as error:
@@ -45,15 +45,15 @@ def head_in(facts: Mapping[str, Any], where: Path) -> LogHead:
 
 
 class EventLog:
-    """Appends events to a file and to Flower's log. One process at a time may have it open: the folder is locked."""
+    """Appends events to a file and to Flower's log. The caller must hold the lock of the folder."""
 
     def __init__(self, folder: Path, study: str = "") -> None:
-        """Open the log in `folder`. study: the digest of the study, `PREVIOUS` of the first line of a new log."""
+        """Open the log in `folder`. study: the study's digest, which the first line of a new log has as `PREVIOUS`."""
         self._path, self._study = folder / EVENTS, study
         self._open()
 
     def _open(self) -> None:
-        """Open the log for appending; terminate a last line that was cut off when the machine stopped."""
+        """Open the log for appending; end an incomplete last line with a newline."""
         content = self._path.read_bytes() if self._path.exists() else b""
         if content and not content.endswith(b"\n"):
             content += b"\n"
@@ -69,7 +69,7 @@ class EventLog:
     def append(self, event: str, **facts: Any) -> None:
         """Append an event, such as "round", and flush it to disk.
 
-        facts: further keys of the line; values must be convertible to JSON. Raises InputError if it cannot be written.
+        facts: further keys of the line; values must be convertible to JSON. Raises InputError if writing fails.
         """
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
         line |= {LINE: self._lines + 1, PREVIOUS: self._before.hexdigest() if self._lines else self._study}
@@ -110,8 +110,8 @@ def read_events(folder: Path, after: int = 0) -> Iterator[dict[str, Any]]:
 def check_log(path: Path, heads: Mapping[str, LogHead], study: str | None = None) -> LogHead:
     """Check the hashes of every line, and that the log agrees with earlier `heads`; return its current head.
 
-    heads: heads that were stored earlier, by the name of the file that has each one. study: the digest of the study.
-    Raises InputError, naming the first line that is wrong.
+    heads: heads that were stored earlier, by the name of the file that has each one. study: the digest of the study;
+    None: not checked. Raises InputError, naming the first line that is wrong.
     """
     before = hashlib.sha256()
     ends = [before.hexdigest()]  # ends[n] is the SHA-256 of the first n lines
@@ -139,7 +139,10 @@ def _check_of(event: Mapping[str, Any]) -> str:
 
 
 def _check_place(event: Mapping[str, Any], number: int, before: str | None, where: str) -> None:
-    """Raise InputError unless an event has the number of its line and the SHA-256 `before` of the lines before it."""
+    """Raise InputError unless the event in line `number` has this number, and `before` as the hash of previous lines.
+
+    before: the expected SHA-256; in the first line, the study's digest. None: not checked. where: for error messages.
+    """
     if event.get(LINE) != number:
         raise InputError(f"{where} was line {str(event.get(LINE))[:20]}: lines were removed, inserted or moved")
     if before is None or event.get(PREVIOUS) == before:

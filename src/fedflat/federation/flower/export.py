@@ -63,8 +63,8 @@ app = client_app(Path(__file__).parents[1], samples)
 def export(spec: RunSpec, settings: RunSettings, folder: Path, replace: bool = False) -> None:
     """Write the app of a study into a new folder; with `replace`, an app that was exported before may be overwritten.
 
-    Raises InputError, naming the field, for a study that no federation can carry out, and for a folder that holds
-    any other file; then nothing is written.
+    Raises InputError, naming the field, for a study that no federation can carry out, and InputError for a folder that
+    holds any other file. In both cases nothing is written.
     """
     study = Study(spec.model_copy(update={"data_dir": None}), settings)  # each machine has its own data folder
     if replace:
@@ -94,9 +94,9 @@ def export(spec: RunSpec, settings: RunSettings, folder: Path, replace: bool = F
 
 
 def _with_code_inside(spec: RunSpec) -> tuple[str, list[Path]]:
-    """Return the TOML of `spec`, in which the user's code is in the app's folder `code`, and the files of this code.
+    """Return the TOML of `spec`, and the files of the user's code that `spec` names.
 
-    Raises InputError if two files have the same name.
+    The TOML names the code's files in the app's folder `code`. Raises InputError if two files have the same name.
     """
     files = sorted({path for name in spec.outside_names() if (path := file_of(name)) is not None})
     for one, other in pairwise(sorted(files, key=lambda path: path.name)):
@@ -109,7 +109,7 @@ def _with_code_inside(spec: RunSpec) -> tuple[str, list[Path]]:
 def _is_exported(path: Path, folder: Path) -> bool:
     """Return whether a path in the folder of an app was written by `export`, or by running the app.
 
-    It is False for a program that the user has changed, or that another version of fedflat wrote differently.
+    The result is False for a program that the user has changed, or that another version of fedflat wrote differently.
     """
     name = path.relative_to(folder).as_posix()
     if path.is_symlink():

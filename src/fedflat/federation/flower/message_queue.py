@@ -1,6 +1,6 @@
 """Sends messages to nodes and collects their replies; an unreadable or slow reply affects only its sender.
 
-Flower does not limit the size of received arrays, nor lets callers limit the time that it waits for them. This module
+Flower does not limit the size of received arrays, and does not let callers limit the waiting time for them. This module
 adds both limits by replacing functions of Flower 1.41.
 """
 
@@ -33,7 +33,7 @@ NODE_GONE = Failure("its node has gone")  # if the network has lost the node, th
 _UNAVAILABLE = (3, 4, 5)  # Flower's error codes for a lost node, message or reply
 ERROR_LENGTH = 200  # most characters of an error
 THREAD = "fedflat reply"
-PULL_SECONDS = 5.0  # to wait for one reply; then the next is tried, and a thread waits for the rest of this one
+PULL_SECONDS = 5.0  # of waiting for a reply; after that, a thread waits for it while the next reply is tried
 UNKNOWN_SENDERS = 16  # threads that may wait for replies of nodes at which no client is registered
 
 
@@ -57,14 +57,14 @@ def _counting(pull: Callable[[str], bytes], count: Callable[[int], None]) -> Cal
 
 @contextmanager
 def pull_deadline(deadline: float, count: Callable[[int], None] = lambda size: None) -> Iterator[None]:
-    """Limit how long Flower waits in this thread for the rest of a reply, inside the block.
+    """Limit, inside the block, how long Flower waits in this thread for the rest of a reply.
 
     deadline: on the monotonic clock. Flower checks the time every few seconds, so it may stop a few seconds late.
     Without a deadline Flower waits for two hours.
 
     count: called with the size in bytes of each received part of the reply, from several threads.
     """
-    # Flower's `pull_objects` has an argument for this, which its grid does not pass on.
+    # Flower's `pull_objects` has an argument for the deadline, but Flower's grid does not pass the argument on.
     http_grid.pull_objects = _pull_objects
     _thread.deadline, _thread.count = deadline, count
     try:
@@ -77,8 +77,8 @@ def pull_deadline(deadline: float, count: Callable[[int], None] = lambda size: N
 def array_limit(limit: int) -> Iterator[None]:
     """Raise ValueError inside the block for a received array of more than `limit` bytes, before it is assembled.
 
-    Flower sends an array as chunks and a list of their order. Such a list needs few bytes to name the same chunk a
-    million times.
+    Flower sends an array as chunks and a list of their order. A short list can name the same chunk many times, so the
+    array may be much larger than its message.
     """
     original = Array.inflate
 
@@ -179,7 +179,7 @@ class MessageQueue:
             self._received.pop(message_id, None)
 
     def _pull(self, message_id: str, sent: SentMessage) -> list[Message]:
-        """Return a list of the reply to a message, which is empty if the reply has not arrived completely.
+        """Return a list with the reply to a message; return an empty list if the reply has not arrived completely.
 
         Flower blocks until a reply that was announced has arrived completely. So a thread pulls the reply. The first
         call waits a few seconds for this thread; later calls only check whether the thread has ended. An error in the
@@ -222,7 +222,10 @@ class MessageQueue:
 
 
 def _content(reply: Message, node: int) -> RecordDict | Failure:
-    """Return the records in a reply; a Failure if network or client report an error, or the sender is not `node`."""
+    """Return the records in a reply.
+
+    Returns a Failure if the network or the client reports an error, or if the sender is not `node`.
+    """
     if reply.has_error():
         if reply.error.code in _UNAVAILABLE:
             return NODE_GONE

@@ -5,15 +5,15 @@ Each program is started in this process, after one function of Flower 1.41 has b
 * **SuperLink**: its control API, which starts runs and registers nodes, requires a secret. Flower's own check of
   accounts needs an OpenID server and a commercial plugin. Without any check, everyone who can reach the port can run
   code there. Here a secret replaces the access token of an account. Flower's command `flwr` sends the secret, once
-  `log_in` has stored it for this user, and the SuperLink compares it.
+  `log_in` has stored it for this user, and the SuperLink compares it with its own secret.
 * **SuperExec**: it runs approved apps only. Flower's own executor starts any app. It also puts the token of a task on
   the command line of the process, where every user of the machine can read it; the token suffices to read the task's
   model and to write its result. Here the process reads the token from a file without a name.
 * **SuperNode**: it runs approved apps only. An app is identified by the SHA-256 of the archive that Flower sends.
   Flower's own check, `--trusted-entities`, requires signatures, which only apps of Flower's hub have. Here an app is
   checked directly after its download. An app that is not approved is neither unpacked nor stored, and the server
-  receives the reason. Tasks go to a SuperExec that only this node uses. Both share a secret that is in no file;
-  otherwise any user of the machine could take a client's task and answer it.
+  receives the reason. Tasks go to a SuperExec that only this node uses. Node and SuperExec share a secret that
+  is in no file; without it, any user of the machine could take a client's task and answer it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ PullMessage = Callable[..., int | None]
 
 
 class SecretAccess(ControlAuthnPlugin):
-    """The check of callers of the control API. All callers that send the secret are one account."""
+    """The control API's check of its callers: callers must send the secret. All callers that do are one account."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
@@ -94,7 +94,7 @@ class SecretAccess(ControlAuthnPlugin):
 
 
 def read_secret(path: Path) -> str:
-    """Read the secret in a file. Raises InputError if it is short, or other users of the machine can read it."""
+    """Read the secret in a file. Raises InputError if the secret is short, or every user can read the file."""
     secret = read_text(path).strip()
     with system_errors(path, "read"):
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -123,7 +123,7 @@ def log_in(address: str, secret: str, home: Path | None = None) -> Path:
     """Store the secret for calls of `flwr` to the SuperLink at `address`, and return the path of the file.
 
     home: the folder of Flower's command; by default $FLWR_HOME. Only its owner can read the file. Raises InputError if
-    it cannot be written.
+    the file cannot be written.
     """
     path = (home or get_flwr_home()) / "credentials.yaml"
     store = FileCredentialStore(path)
@@ -134,7 +134,7 @@ def log_in(address: str, secret: str, home: Path | None = None) -> Path:
     }
     for key, value in entries.items():
         store.set(key % address, value.encode())
-    if store.get(ACCESS_TOKEN_STORE_KEY % address) != secret.encode():  # Flower's store keeps errors to itself
+    if store.get(ACCESS_TOKEN_STORE_KEY % address) != secret.encode():  # Flower's store does not report errors
         raise InputError(f"{path} cannot be written")
     return path
 
@@ -223,7 +223,7 @@ def archive(folder: Path) -> bytes:
 
 
 def checked_digests(approved: Sequence[str]) -> frozenset[str]:
-    """Return the digests of approved apps as a set. Raises InputError if there is none, or a malformed one."""
+    """Return the digests of approved apps as a set. Raises InputError for a malformed digest, or if there is none."""
     if not approved:
         raise InputError("--app-digest is missing: `fedflat flower digest APP` prints it")
     for digest in approved:
@@ -271,9 +271,10 @@ def _start_superexec(approved: Sequence[str], arguments: Sequence[str], secret: 
 
 
 def only_approved(pull: PullMessage, approved: frozenset[str]) -> PullMessage:
-    """Wrap Flower's function that receives a message and then its run's app, so that it accepts only approved apps.
+    """Wrap Flower's function `pull`, which receives a message and downloads the app of the message's run.
 
-    A message of an app that is not approved is answered with an error that names the app.
+    The wrapped function accepts only approved apps. A message for any other app is answered with an error that names
+    the app.
     """
 
     def checked(

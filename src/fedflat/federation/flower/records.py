@@ -26,8 +26,8 @@ from ..secure_sum.messages import (
 
 SumRequest = KeysRequest | LaterRequest
 AnyMessage = TrainRequest | TrainReply | Failure | ClientInfo | SumRequest | KeysReply | LaterReply
-# The name of the record with a message's plain fields. It must not change: a node with another version of fedflat reads
-# them to report that its version does not fit.
+# The name of the record with a message's plain fields. These names must not change: a node with another version of
+# fedflat must be able to read the record, and to report that its version does not fit.
 RECORD: dict[type[Any], str] = {
     TrainRequest: "order", TrainReply: "answer", Failure: "failure", ClientInfo: "introduction",
     KeysRequest: "keys-order", KeysReply: "keys-answer", SharesRequest: "shares-order", SharesReply: "shares-answer",
@@ -68,7 +68,10 @@ def read_message(content: RecordDict, kind: type[Any]) -> Any:
 
 
 def read_sum_request(content: RecordDict) -> SumRequest | None:
-    """Read the request for a step of a secure sum; None for another message. Raises RefusedError if malformed."""
+    """Read the request for a step of a secure sum; return None for a message of any other type.
+
+    Raises RefusedError if the request is malformed.
+    """
     for kind in REPLIES:
         if RECORD[kind] in content:
             request: SumRequest = read_message(content, kind)
@@ -77,14 +80,17 @@ def read_sum_request(content: RecordDict) -> SumRequest | None:
 
 
 def read_reply(content: RecordDict, request: object) -> Any:
-    """Read the reply to `request`, or a Failure, from a message. Raises RefusedError if it is malformed."""
+    """Read the reply to `request`, or a Failure, from a message. Raises RefusedError for a malformed message."""
     if RECORD[Failure] in content:
         return Failure(_quoted(read_message(content, Failure).reason))
     return read_message(content, REPLIES.get(type(request), TrainReply))
 
 
 def read_client_info(content: RecordDict) -> ClientInfo:
-    """Read a ClientInfo from a message. Raises RefusedError if malformed, or, with its reason, for a Failure."""
+    """Read a ClientInfo from a message.
+
+    Raises RefusedError for a malformed message, and for a Failure, with the reason that the Failure gives.
+    """
     if RECORD[Failure] in content:
         raise RefusedError(_quoted(read_message(content, Failure).reason))
     info: ClientInfo = read_message(content, ClientInfo)
@@ -92,7 +98,7 @@ def read_client_info(content: RecordDict) -> ClientInfo:
 
 
 def _packed(arrays: object) -> dict[str, PackedTensor]:
-    """Return a message's unchecked vectors by name. Raises RefusedError for anything but arrays of plain numbers."""
+    """Return a message's vectors by name, unchecked. Raises RefusedError for anything but arrays of plain numbers."""
     if not isinstance(arrays, ArrayRecord):
         raise RefusedError(f"the vectors are a {type(arrays).__name__}, expected an ArrayRecord")
     other = sorted({array.stype for array in arrays.values()} - {SERIALIZATION})

@@ -28,7 +28,7 @@ from .transport import FlowerTransport
 
 ATTEMPTS = 3  # attempts at a round to which too few clients reply
 ARRAY_FACTOR = 2  # a received array may have this many times the bytes of the model
-SUM_FACTOR = 5  # the same with secure-sum, which takes at least 16 bytes for each number of the model
+SUM_FACTOR = 5  # the same with secure-sum, which sends at least 16 bytes for each number of the model
 
 
 def server_app(folder: Path) -> ServerApp:
@@ -46,8 +46,8 @@ def server_app(folder: Path) -> ServerApp:
 def serve(study: Study, grid: Grid) -> None:
     """Carry out the federation of `study`, or its remaining rounds.
 
-    Raises InputError for what cannot work, GatheringError if too few clients register, and RoundFailedError if too few
-    of them reply in three attempts at a round.
+    Raises InputError for settings or files that cannot be used, GatheringError if too few clients register, and
+    RoundFailedError if `ATTEMPTS` attempts at a round have failed.
     """
     directory = FederationDirectory(Path(study.settings.out).expanduser())
     with directory.writing(study):
@@ -82,7 +82,7 @@ class FederationRun:
         rounds = self._study.spec.rounds
         server = self._server(self._membership or self._gather_clients())
         if self._state:
-            with warnings.catch_warnings(record=True) as caught:  # of other versions than the checkpoint's
+            with warnings.catch_warnings(record=True) as caught:  # warnings of changed versions
                 warnings.simplefilter("always", ChangedWarning)
                 server.load(self._state.path)
             for warning in caught:
@@ -122,7 +122,7 @@ class FederationRun:
         )  # fmt: skip
 
     def _load_evaluation_data(self) -> FederatedData | None:
-        """Return the data with test samples; log an event if a named set is not on this machine."""
+        """Return the data with test samples, or None; log an event if a named set is not on this machine."""
         try:
             return evaluation_data(self._study)
         except InputError as error:
@@ -158,7 +158,7 @@ class FederationRun:
         )
 
     def _round(self, server: FederatedServer) -> RoundReport:
-        """Carry out a round, with several attempts if too few clients reply."""
+        """Carry out a round, with up to `ATTEMPTS` attempts if it fails."""
         for attempt in range(1, ATTEMPTS + 1):
             self._take_up_ejections(server)
             try:

@@ -33,7 +33,7 @@ class FlowerSection(Section):
 
     @classmethod
     def parse(cls, where: str, table: Mapping[str, Any]) -> Self:
-        """Return the section in `table`. Raises InputError, naming `where` and the key."""
+        """Return the section in `table`. Raises InputError, naming the key and `where`, the place of the table."""
         try:
             return validated(cls, dict(table))
         except InputError as error:
@@ -90,7 +90,7 @@ class RunSettings(FlowerSection):
 
     @property
     def named_members(self) -> dict[str, int] | None:
-        """Numbers of samples by client if `members` lists them. Raises InputError, naming the key."""
+        """The number of samples of each client in `members`; None if empty. Raises InputError, naming the key."""
         found: dict[str, int] = {}
         for word in self.members.split():
             name, _, samples = word.partition("=")
@@ -101,7 +101,7 @@ class RunSettings(FlowerSection):
 
 
 def app_settings(folder: Path) -> RunSettings | None:
-    """Read the settings in an app's pyproject.toml; None if the file is missing. Raises InputError if damaged."""
+    """Read the settings in an app's pyproject.toml; None if the file is missing. Raises InputError if it is damaged."""
     path = folder / "pyproject.toml"
     table: Any = read_toml(path) if path.exists() else None
     for key in ("tool", "flwr", "app", "config"):
@@ -152,7 +152,7 @@ class NodeSettings(FlowerSection):
         return Path(self.state).expanduser() if self.state else user_data_path("fedflat") / "federations"
 
     def client_name(self, clients: int, own_samples: bool) -> str:
-        """Return the client's name in a federation of `clients`.
+        """Return the client's name in a federation with `clients` clients.
 
         A client with own samples has the name in the configuration. A client with a part of a named set gets a name
         from its number; such names sort like the numbers. Raises InputError, naming the key, for a configuration that

@@ -1,4 +1,4 @@
-"""The study of an exported app, which must be the same for the server and all clients; and functions for samples."""
+"""The study of an exported app, which must be the same for server and clients; and functions that load samples."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class Study:
 
     @classmethod
     def load(cls, folder: Path, settings: RunSettings) -> Study:
-        """Read the study of the app in `folder`, which may name its code. Raises InputError, naming file or field."""
-        with allow_code():  # whoever runs the app runs its programs
+        """Read the study of the app in `folder`; the app's code may run. Raises InputError, naming file or field."""
+        with allow_code():  # whoever runs the app runs its code in any case
             return cls(RunSpec.load(folder / FILE), settings)
 
     @property
@@ -108,7 +108,7 @@ class Study:
 
     @property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits. Two studies have the same digits only if they have the same results."""
+        """Sixteen hexadecimal digits of the SHA-256 of everything in the study on which the results depend."""
         facts = [self.spec.decisive(), self.own_samples, self.shape, self.classes]
         facts += [self.settings.numbers] if self.settings.numbers != "floats" else []
         facts += (
@@ -128,7 +128,7 @@ class Study:
 
 
 def stored(node: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Read the samples in the folder that is `data` in the node's configuration. Raises InputError, naming the file."""
+    """Read the samples in the folder `data` of the node's configuration `node`. Raises InputError, naming the file."""
     folder = node.get("data")
     if folder is None:
         raise InputError("node-config: data is missing: the folder with this client's x.npy and y.npy")
@@ -151,7 +151,7 @@ def own_samples(study: Study, samples: tuple[Any, Any], number: int) -> Federate
 
 
 def evaluation_data(study: Study) -> FederatedData | None:
-    """Return the data with the server's test samples; None if there are none. Raises InputError if they do not fit."""
+    """Return data with the server's test samples, or None without a test set. Raises InputError if they do not fit."""
     if not study.own_samples:
         return federated_data(study.spec)
     if not study.settings.test:

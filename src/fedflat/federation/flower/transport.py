@@ -63,7 +63,7 @@ class FlowerTransport:
         self._last_scan = -SCAN_SECONDS
 
     def gather(self, number: int, seconds: float) -> None:
-        """Wait until `number` clients have registered. Raises GatheringError if they have not within `seconds`."""
+        """Wait until `number` clients have registered. Raises GatheringError if this takes longer than `seconds`."""
         end, clock = monotonic() + seconds, StallClock()
         while len(self._registry.members) < number:
             if clock.is_due():
@@ -130,8 +130,8 @@ class FlowerTransport:
     def _reply(self, sent: SentMessage, content: RecordDict | Failure, request: PendingRequest | None) -> Any:
         """Return the reply of a client, or None for a reply to ignore.
 
-        A reply is ignored if the request has been sent to another node since, or if the network has lost the node, the
-        message or the reply and the request will be sent again.
+        A reply is ignored if the request has been sent to another node since. A report that the network has lost the
+        node, the message or the reply is ignored if the request will be sent again.
         """
         if request is None or request.node != sent.node:
             return None
@@ -168,7 +168,7 @@ class FlowerTransport:
         lost = self._registry.disconnect_others(set(self._nodes))
         for client in lost:
             self._log_event("client lost", client=client)
-        # A lost client's new node was refused while the old one was connected: if any is lost, ask all again at once.
+        # A lost client's new node may have been refused while the old node was connected, so all nodes are asked again.
         self._asked = {} if lost else {node: when for node, when in self._asked.items() if node in self._nodes}
         for node in sorted(self._nodes):
             if (
@@ -182,7 +182,7 @@ class FlowerTransport:
     def _register(self, node: int, content: RecordDict | Failure) -> None:
         """Register the client that a node's reply describes, or refuse the node with a reason."""
         if node not in self._nodes:
-            return  # it was not connected at the last scan, so its key's name is unknown; it is asked again
+            return  # the name of the node's key is not known before the next scan, which asks the node again
         try:
             if isinstance(content, Failure):
                 raise RefusedError(content.reason)

@@ -37,8 +37,8 @@ class Certificates:
         """Make the files that are missing, and return their paths; existing files are never overwritten.
 
         hosts: names and addresses of the server, for its certificate. nodes: names of clients. days: validity of the
-        server's certificate; to renew the certificate, remove its file and call this method where `ca.key` is. Raises
-        InputError, naming the argument or the file.
+        server's certificate; to renew the certificate, remove its file and call this method on the machine that has
+        `ca.key`. Raises InputError, naming the argument or the file.
         """
         if days < 1:
             raise InputError(f"days must be at least 1, got {days}")
@@ -72,7 +72,10 @@ def _issue(
     certificate: Path, key_file: Path, subject: str, days: int, names: Sequence[x509.GeneralName] = (),
     issuer: Issuer | None = None,
 ) -> list[Path]:  # fmt: skip
-    """Write a new key and its certificate, signed by `issuer`; without `issuer`, that of an authority, self-signed."""
+    """Write a new private key and its certificate; return their paths.
+
+    The certificate is signed by `issuer`. Without `issuer`, it is the self-signed certificate of an authority.
+    """
     key, now, ca = ec.generate_private_key(CURVE), datetime.now(UTC), issuer is None
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, subject[:64])])
     issuer_name, issuer_key = issuer or (name, key)
@@ -96,7 +99,7 @@ def _issue(
     for extension, critical in extensions:
         builder = builder.add_extension(extension, critical)
     content = builder.sign(issuer_key, hashes.SHA384()).public_bytes(form.Encoding.PEM)
-    _write_key(key_file, key, form.PrivateFormat.PKCS8)  # first: it is replaced as long as there is no certificate
+    _write_key(key_file, key, form.PrivateFormat.PKCS8)  # first, as the next call replaces a key without certificate
     write_atomically(certificate, lambda path: path.write_bytes(content))
     return [key_file, certificate]
 
@@ -120,7 +123,7 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey, kind: form.PrivateFo
 
 
 def _alternative_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
-    """Return names and addresses in the form of a certificate. Raises InputError, naming the argument."""
+    """Convert host names and addresses to the form of certificates. Raises InputError for a missing or invalid host."""
     if not hosts:
         raise InputError("host is missing: the names and addresses by which nodes reach the server")
     names: list[x509.GeneralName] = []

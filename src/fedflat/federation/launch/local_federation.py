@@ -61,9 +61,9 @@ class LocalFederation:
         approved: Callable[[], Sequence[str]],
         at_nodes: Sequence[str] = (),
     ) -> None:
-        """Prepare a federation in `folder`, to which logs, keys and state are written, but only in the `with` block.
+        """Prepare a federation whose logs, keys and state are written to `folder`, but only inside the `with` block.
 
-        nodes: the configuration of each node, by the name of its client. approved: is called when the folder is locked,
+        nodes: the configuration of each node, by the name of its client. approved: is called once the folder is locked,
         and returns the digests of the apps that may run, at least one. at_nodes: digests of the apps that nodes may
         run, by default all approved apps.
         """
@@ -108,8 +108,10 @@ class LocalFederation:
         self._stack.close()
 
     def configure(self) -> None:
-        """Write keys, the secrets of SuperLink's APIs, and the configuration of Flower's command; remove the database
-        of earlier runs."""
+        """Remove the database of earlier runs; write keys, secrets and the configuration of Flower's command.
+
+        The secrets protect the SuperLink's APIs.
+        """
         for old in DATABASE:
             (self.folder / old).unlink(missing_ok=True)
         connection: dict[str, Any] = {"address": self._address}
@@ -165,7 +167,7 @@ class LocalFederation:
     def submit(self, app: Path, out: Path) -> SubmittedRun:
         """Start a run of the app in the folder `app`. The run's server writes to the folder `out`.
 
-        Raises FederationError if the SuperLink does not accept it.
+        Raises FederationError if the SuperLink does not accept the run.
         """
         before = len(list(read_events(out)))
         output = self.processes.run("flwr", "run", str(app), CONNECTION, "--format", "json")
@@ -222,8 +224,9 @@ def local_deployment(
 ) -> Iterator[Iterator[dict[str, Any]]]:
     """Export a study, start a `LocalFederation`, and run the study on it; yield the events as they happen.
 
-    path: the folder of the federation; Flower's files are in its folder `flower`. folders: the folder of each client's
-    own samples, by client name; by default, clients have parts of the study's data set.
+    path: the folder of the federation; Flower's files are in its folder `flower`. settings: values of `RunSettings`, by
+    field name. secure: whether connections use TLS and nodes have keys. folders: the folder of each client's own
+    samples, by client name; by default, clients have parts of the study's data set.
 
     Raises InputError for a study that no federation can carry out, and if `path` holds anything but a federation of
     this study; the iterator of events raises FederationError if the federation fails.
@@ -237,7 +240,7 @@ def local_deployment(
         config["state"] = str(path / "clients")
         nodes[NodeSettings.parse("node-config", config).client_name(number, study.own_samples)] = config
 
-    def exported_app() -> list[str]:  # each time, because another version may have written the app in the folder
+    def exported_app() -> list[str]:  # always anew, because another version may have written an older app
         with directory.writing(study):
             export(spec, study.settings, path / "app", replace=True)
         return [app_digest(path / "app")]

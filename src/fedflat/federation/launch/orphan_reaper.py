@@ -2,8 +2,8 @@
 
 It is needed because a killed process cannot clean up. The signal that the system sends at the death of a parent reaches
 only direct children, but Flower's programs start other programs. These try for a long time to reach the SuperLink, even
-if it has ended. Processes are recognised by a variable in their environment, given as "NAME=value". Only the standard
-library is used, so that the program needs little memory.
+if the SuperLink has ended. The processes are recognised by a variable in their environment, which is given on the
+command line as "NAME=value". Only the standard library is used, so that this program needs little memory.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ LIMIT_SECONDS = 30.0  # until `end_processes` gives up
 
 
 def find_processes(*variables: str) -> list[int]:
-    """List the ids of the processes with all of these variables; "NAME=" matches any value. Linux only."""
+    """List the ids of the processes with all of these environment variables; "NAME=" matches any value. Linux only."""
     proc = Path("/proc")
     ids = [int(path.name) for path in proc.iterdir() if path.name.isdigit()] if proc.is_dir() else []
     return [process for process in ids if _has_variables(process, variables)]
 
 
 def end_processes(*variables: str, terminate_seconds: float = TERMINATE_SECONDS) -> None:
-    """End all processes with these variables, also new ones that they start: by SIGTERM first, then by SIGKILL."""
+    """End all processes with these environment variables, including processes that they start meanwhile.
+
+    SIGTERM is sent first; SIGKILL after `terminate_seconds`. This function returns after `LIMIT_SECONDS` at the latest.
+    """
     begin = monotonic()
     while (left := find_processes(*variables)) and monotonic() < begin + LIMIT_SECONDS:
         number = signal.SIGTERM if monotonic() < begin + terminate_seconds else signal.SIGKILL

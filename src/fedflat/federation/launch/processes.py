@@ -46,9 +46,9 @@ class Processes:
         self.environment = {**os.environ, **OFFLINE, "FLWR_HOME": str(self.home), "PATH": path, name: value}
 
     def prepare(self) -> None:
-        """Make the folders, end processes that an earlier run with this home has left, and start the reaper.
+        """Make the folders, end processes left by an earlier run with this home folder, and start the reaper.
 
-        The caller holds the folder's lock, so no other process uses this home.
+        The caller holds the folder's lock, so no other process uses this home folder.
         """
         with system_errors(self.home, "written"):
             for path in (self.home, self._logs):
@@ -61,7 +61,10 @@ class Processes:
         )
 
     def start(self, name: str, program: str, *arguments: str) -> None:
-        """Start a program, which ends at the latest when this process ends; on Linux, when the calling thread ends."""
+        """Start a program.
+
+        The program ends at the latest when this process ends; on Linux, at the latest when the calling thread ends.
+        """
         with open(self._logs / f"{name}.log", "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
             self._running[name] = subprocess.Popen(  # noqa: S603 (Flower's own programs)
                 [str(self._scripts / program), *arguments],
@@ -70,7 +73,7 @@ class Processes:
                 stderr=log,
                 env=self.environment,
                 umask=UMASK,
-                start_new_session=True,  # Ctrl-C in a terminal ends this process, which ends them in order
+                start_new_session=True,  # Ctrl-C in a terminal ends this process, which then ends the programs in order
                 preexec_fn=END_WITH_PARENT,  # noqa: PLW1509 (one system call)
             )
 
@@ -130,7 +133,7 @@ class Processes:
             self._reaper = None
 
     def remaining(self) -> list[int]:
-        """List the ids of the running processes that were started here, directly or by such a process. Linux only."""
+        """List the ids of the running processes that this object started, and of their descendants. Linux only."""
         return orphan_reaper.find_processes(self._token)
 
 

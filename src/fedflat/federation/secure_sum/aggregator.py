@@ -55,7 +55,7 @@ from .messages import (
 )
 
 STEPS = {KeysRequest: "training", SharesRequest: "sharing keys", MaskRequest: "masking", UnmaskRequest: "unmasking"}
-# The largest drift of an honest client, as a multiple of the initial model's norm.
+# The largest drift that an honest client is assumed to have, as a multiple of the initial model's norm.
 PLAUSIBLE: float = SETTINGS["norm_multiple"].default
 ROUNDING = 1e-9  # relative rounding error of the sum of drifts
 T = TypeVar("T")
@@ -88,10 +88,11 @@ class SecureAggregator:
     ) -> None:  # fmt: skip
         """Begin a round; the first five arguments are those of an `UpdateAggregator`.
 
-        share: see `threshold`. needed: the number of replies that the quorum requires. study: the study's digest.
+        share: the fraction of clients that must help to unmask. needed: the number of replies that the quorum requires.
+        study: the study's digest.
         """
         self._method, self._like, self._ctx, self._expected = method, like, ctx, expected
-        self.next_guard, self._study = guard, study  # no norm is seen, so the bounds stay
+        self.next_guard, self._study = guard, study  # the server sees no norms, so the bounds do not change
         self._threshold = threshold(share, len(expected))
         self._needed = max(self._threshold, needed)
         # The largest drift of an honest client, which limits its drift to the guard's bound.
@@ -109,8 +110,9 @@ class SecureAggregator:
 
         All participants cut their numbers at the highest place of any participant (see `ExactSum`). If the highest
         place of the survivors is lower, the survivors repeat the steps before anything is unmasked. If clients unmasked
-        this round in an earlier attempt, the round is repeated with the same clients. Raises RoundFailedError if too
-        few clients survive, if the survivors are not those of the earlier attempt, or if the sum cannot be unmasked.
+        this round in an earlier attempt, the round is repeated with the clients of that attempt. Raises
+        RoundFailedError if too few clients survive, if the survivors are not those of the earlier attempt, or if the
+        sum cannot be unmasked.
         """
         asked, self._numbers = dict(requests), {request.number for request in requests.values()}
         while True:
@@ -126,7 +128,8 @@ class SecureAggregator:
     def metrics(self) -> dict[str, float]:
         """Return the metrics of this round; `gradients` counts this round only.
 
-        A sum of drifts or of clipped records that honest clients cannot have is left out, as its sender is unknown.
+        The mean drift and the number of clipped records are each left out if honest clients cannot have such a value:
+        the server does not know which client sent a wrong one.
         """
         sums = dict(zip(FIGURES, self._figures.value().tolist(), strict=True))
         number = len(self.accepted)
@@ -178,10 +181,11 @@ class SecureAggregator:
         return MaskedSum(session, keys, participants.places, tuple(shares), survivors, words)
 
     def _unmasked_for_others(self, requests: Mapping[str, TrainRequest], keys: Mapping[str, KeysReply]) -> set[int]:
-        """Return the numbers of the clients for whom this round was unmasked before; empty if `keys` may be summed.
+        """Return the numbers of the clients for whom this round was unmasked before.
 
-        The clients store these numbers, not the server, so they are known after a crash or a rollback. An impossible
-        claim of one client does not stop the sum: if the claim is true after all, that client will not help to unmask.
+        The result is empty if the clients in `keys` may be summed. The clients store these numbers, not the server, so
+        they are known after a crash or a rollback of the server. Clients that claim a different earlier sum do not
+        stop this sum as long as enough other clients remain to unmask it. If their claim is true, they will not help.
         """
         numbers = tuple(requests[name].number for name in keys)
         claims = {requests[name].number: one.unmasked for name, one in keys.items()}
@@ -198,7 +202,7 @@ class SecureAggregator:
     def _as_before(self, requests: Mapping[str, TrainRequest], keys: dict[str, KeysReply]) -> dict[str, KeysReply]:
         """Return the part of `keys` that may be summed: all, or the clients for whom this round was unmasked before.
 
-        Raises RoundFailedError if one of the latter is missing.
+        Raises RoundFailedError if one of these clients is missing.
         """
         unmasked = self._unmasked_for_others(requests, keys)
         if not unmasked:
@@ -231,7 +235,7 @@ class SecureAggregator:
         return keys
 
     def _add_masked(self, words: Words, masked: Mapping[str, PackedTensor]) -> None:
-        """Add a client's masked sums to `words`. Raises RefusedError, before adding, for wrong shapes."""
+        """Add a client's masked sums to `words`. Raises RefusedError, before adding, for wrong shapes or dtypes."""
         found = {name: (x.dtype, tuple(x.shape), len(x.data)) for name, x in masked.items()}
         expected = {name: (WORD.str, shape, 8 * shape[0] * shape[1]) for name, shape in self._shapes.items()}
         if found != expected:
@@ -267,7 +271,7 @@ class SecureAggregator:
                 add_mask(found.words, derived(secret, SELF), -1)
                 continue
             self._check_secret(name, len(secret) == KEY_BYTES and public_key(secret) == keys.mask_key)
-            for other in found.survivors:  # it has added this mask with the opposite sign
+            for other in found.survivors:  # `other` has added this mask with the opposite sign
                 key = agreed_key(secret, found.keys[other].mask_key, f"{MASK} {about}")
                 add_mask(found.words, key, sign_of(number[name], number[other]))
 
@@ -309,7 +313,8 @@ class SecureAggregator:
     ) -> dict[str, T]:  # fmt: skip
         """Send the requests of one step; return what `check` returns for each valid reply, in the order of `requests`.
 
-        Raises RoundFailedError if there are too few valid replies.
+        check: is called with client name and reply, and raises RefusedError for an invalid reply. session: the session
+        that a reply must name. Raises RoundFailedError if there are too few valid replies.
         """
         step = STEPS[type(next(iter(requests.values())))]
         needed = self._threshold if step == STEPS[UnmaskRequest] else self._needed
@@ -338,9 +343,9 @@ class SecureAggregator:
             )
 
     def _check_keys(self, name: str, reply: KeysReply, known: set[bytes]) -> KeysReply:
-        """Return a reply after checking that no other client will refuse its keys.
+        """Return a reply after checking its fields, and that no other client will refuse its keys.
 
-        known: the keys of earlier replies; those of this reply are added. Raises RefusedError, naming the field.
+        known: the keys of earlier replies; the keys of this reply are added. Raises RefusedError, naming the field.
         """
         expected = self._expected[name]
         for field, value in {"t": self._ctx.t, "samples": expected.samples, "steps": expected.steps}.items():
@@ -375,6 +380,6 @@ def _federation(requests: Mapping[str, TrainRequest]) -> str:
 
 
 def _check_lengths(found: tuple[bytes, ...], number: int, lengths: set[int]) -> None:
-    """Raise RefusedError unless there are `number` shares or keys, each with one of these lengths."""
+    """Raise RefusedError unless there are `number` shares or keys, and each has one of these lengths in bytes."""
     if len(found) != number or not {len(one) for one in found} <= lengths:
         raise RefusedError(f"there are {len(found)} shares or keys, expected {number} of {sorted(lengths)} bytes")

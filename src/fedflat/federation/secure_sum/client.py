@@ -1,4 +1,4 @@
-"""A client's part in a secure sum: it follows the server's steps, and checks whatever could reveal its record."""
+"""A client's part in a secure sum: it answers the server's requests, unless an answer could reveal its record."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ class SumClient:
     of clients of one federation: the difference of two sums would reveal what single clients sent.
 
     With its masked sums, the client sends every other sender a confirmation of what it received in this session: the
-    model, the threshold, the participants and their keys, the places and the senders. It discloses no share of the seed
-    of a client that received anything else, and no share at all if fewer clients than the threshold received the same.
+    model, the threshold, the participants and their keys, the highest places of the sums, and the senders. It discloses
+    no share of the seed of a client that received something different. It discloses no share at all if fewer clients
+    than the threshold, including this client, received the same.
     """
 
     def __init__(
@@ -75,9 +76,9 @@ class SumClient:
         """Use the state in `folder`.
 
         share: the fraction of a round's clients that must help to unmask. study: the study's digest. unmask_again:
-        rounds before this one are unmasked for any clients that the server names. memory: the folder with the record of
-        unmasked rounds in all federations of the study, by default a folder in `folder`. min_clients: the fewest
-        clients in a sum.
+        rounds before this round are unmasked for any clients that the server names. memory: the folder with the record
+        of unmasked rounds in all federations of the study, by default a folder in `folder`. min_clients: a sum must be
+        over at least this many clients.
         """
         self._folder, self._share, self._study = SessionFolder(folder), share, study
         self._unmask_again, self._min_clients = unmask_again, min_clients
@@ -208,7 +209,8 @@ class SumClient:
     ) -> set[int]:
         """Return the survivors that received the same as this client, including this client.
 
-        Raises RefusedError if they are fewer than the threshold.
+        agreed: the request of step 2. senders: those in the request of step 3. Raises RefusedError if fewer survivors
+        than the threshold received the same.
         """
         if len(request.confirmations) != len(request.survivors):
             raise RefusedError("there is not one confirmation for each survivor")
@@ -229,7 +231,7 @@ class SumClient:
 
 
 def _integers(name: str, one: ExactSum) -> Integers:
-    """Return a client's sum as integers. Raises RefusedError if one is above the limit for a single vector."""
+    """Return a client's sum as integers. Raises RefusedError if one of them is too large for a single vector."""
     try:
         found: Integers = one.integers().cpu().numpy()
     except ValueError as error:
@@ -249,7 +251,7 @@ def _view(session: Session, agreed: SharesRequest, senders: tuple[int, ...]) -> 
 def _confirmation(session: Session, public: bytes, sender: int, receiver: int, view: bytes) -> bytes:
     """Return the confirmation of `view` that `sender` sends to `receiver`.
 
-    session: that of one of these two clients. public: the channel key of the other one.
+    session: the session of one of these two clients. public: the public channel key of the other client.
     """
     key = agreed_key(session.channel_secret, public, CHANNEL)
     return derived(key, f"{VIEW} {_tied(session.about, sender, receiver)}", view)
@@ -260,7 +262,7 @@ def _tied(about: str, sender: int, receiver: int) -> str:
 
 
 def _check_participants(session: Session, request: SharesRequest) -> None:
-    """Raise RefusedError unless there are enough participants, among them this client with its own keys."""
+    """Raise RefusedError unless participants, keys and places are valid, and include those of this client."""
     participants, keys = request.participants, (*request.channel_keys, *request.mask_keys)
     _check_subset("participants", participants, participants, session)
     if len(participants) >= 2 * session.threshold:  # two halves could be asked for both shares of one client
@@ -278,7 +280,10 @@ def _check_participants(session: Session, request: SharesRequest) -> None:
 
 
 def _check_subset(what: str, numbers: tuple[int, ...], of: tuple[int, ...], session: Session) -> None:
-    """Raise RefusedError unless `numbers` are sorted and distinct, enough, all in `of`, and include this client."""
+    """Raise RefusedError unless `numbers` are sorted, distinct, in `of`, and at least as many as the threshold.
+
+    `numbers` must include this client. what: the role of the clients with these numbers, for the error message.
+    """
     if list(numbers) != sorted(set(numbers)) or not set(numbers) <= set(of) or session.number not in numbers:
         raise RefusedError(f"the {what} are not what they must be")
     if len(numbers) < session.threshold:
@@ -286,6 +291,6 @@ def _check_subset(what: str, numbers: tuple[int, ...], of: tuple[int, ...], sess
 
 
 def _check_repeated(answered: LaterRequest | None, request: LaterRequest) -> None:
-    """Raise RefusedError if the step was answered for another request."""
+    """Raise RefusedError if the step was already answered for a different request."""
     if answered is not None and answered != request:
         raise RefusedError("this step was answered for another request")

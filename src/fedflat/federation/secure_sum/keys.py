@@ -29,8 +29,8 @@ SEAL_BYTES = NONCE_BYTES + 16  # the length of a sealed message minus that of it
 Words = NDArray[np.uint64]
 WORD = np.dtype("<u8")
 AT_ONCE = 2**17  # words that are masked at once; they stay in the processor's cache
-INDEX_BYTES, BLOCK = 4, 16  # a share is its index, and an element of the field for each block
-Element: Any = _Element  # of GF(2**128); the library's annotations are not those of its code
+INDEX_BYTES, BLOCK = 4, 16  # a share has its index, and an element of GF(2**128) for each block
+Element: Any = _Element  # of GF(2**128); the library's annotations are wrong
 
 
 def new_secret() -> bytes:
@@ -94,15 +94,15 @@ def add_mask(words: Words, key: bytes, sign: Literal[1, -1]) -> None:
 
 
 def sign_of(mine: int, other: int) -> Literal[1, -1]:
-    """Return the sign of a mask for client `mine`, which shares it with `other`: the lower number adds the mask."""
+    """Return the sign with which client `mine` adds the mask that it shares with `other`: 1 if `mine` is lower."""
     return 1 if mine < other else -1
 
 
 def create_shares(secret: bytes, threshold: int, number: int) -> list[bytes]:
     """Split a secret into `number` shares; any `threshold` of them recover it (Shamir 1979).
 
-    A share has the form of Flower: 4 bytes for its index, which counts from 1, and a share of each block of the padded
-    secret.
+    A share has Flower's format: 4 bytes for its index, which counts from 1, and then a share of each block of the
+    padded secret.
     """
     padded, shares = pad(secret, BLOCK), [index.to_bytes(INDEX_BYTES, "little") for index in range(1, number + 1)]
     for start in range(0, len(padded), BLOCK):
@@ -128,7 +128,7 @@ def combined(shares: Sequence[bytes]) -> bytes:
 
 @lru_cache(maxsize=16)
 def _factors(indices: tuple[int, ...]) -> tuple[Any, ...]:
-    """Return Lagrange's factors: the sum of a polynomial's values at `indices` times the factors is its value at zero.
+    """Return the Lagrange factors of `indices`: a polynomial's values there, times the factors, sum to its value at 0.
 
     For n clients, the factors take O(n^2) operations, and combining one secret with them takes O(n). They are cached,
     because many secrets are combined from the shares of the same clients. Raises ValueError if two indices are equal,

@@ -3,8 +3,8 @@
 A client's summand has the integers of an `ExactSum` for each field of its record, and for the client's figures
 (metrics).
 
-The names of fields are sent over the network, so renaming a field changes the protocol. Clients have their numbers in
-the federation, and all lists of clients are in rising order of these numbers.
+The names of fields are sent over the network, so renaming a field changes the protocol. Clients are listed by their
+numbers in the federation, always in ascending order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .keys import WORD, Words
 class KeysRequest(TrainRequest):
     """Step 1: train, store the result, and send public keys."""
 
-    session: str  # of this attempt at the sum
+    session: str  # name of this attempt at the sum
     weight: float  # of the client in the mean
 
 
@@ -46,7 +46,7 @@ class KeysReply:
     mask_key: bytes  # X25519, for the masks that it shares with other clients
     seed_digest: bytes  # SHA-256 of the seed of its own mask
     places: tuple[int, ...]  # the highest place of each of its sums, see `ExactSum`
-    unmasked: tuple[int, ...]  # survivors of this round for whom it has disclosed shares; empty if none
+    unmasked: tuple[int, ...]  # survivors for whom it disclosed shares in an earlier attempt at this round
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SharesRequest:
     participants: tuple[int, ...]
     channel_keys: tuple[bytes, ...]
     mask_keys: tuple[bytes, ...]
-    places: tuple[int, ...]  # for each sum the highest place of any client; all clients cut there
+    places: tuple[int, ...]  # for each sum, the highest place of any client; all clients cut their numbers at it
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class SharesReply:
 
 @dataclass(frozen=True)
 class MaskRequest:
-    """Step 3: send the sums, hidden by the masks shared with these senders."""
+    """Step 3: send the sums, hidden by the masks that the client shares with each of `senders`."""
 
     t: int
     federation: str
@@ -103,7 +103,7 @@ class UnmaskRequest:
 
 @dataclass(frozen=True)
 class UnmaskReply:
-    """One share for each sender: of a survivor's seed, or of the mask key of a client that dropped out.
+    """One share for each sender: of the sender's seed if it survived, of its mask key if it dropped out.
 
     A share is empty if it is unreadable or withheld.
     """
@@ -126,7 +126,10 @@ def threshold(share: float, asked: int) -> int:
 
 
 def typed(kind: type[Any], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the received fields of a message, with lists as tuples. Raises RefusedError for a value of wrong type."""
+    """Return `plain`, the received fields of a message of type `kind`, with lists as tuples.
+
+    Raises RefusedError for a value of wrong type.
+    """
     found = dict(plain)
     for one in fields(kind):
         if one.name not in found:
@@ -148,7 +151,7 @@ Integers = NDArray[np.int64]
 def summand_layout(method: Method, like: Tensor) -> dict[str, tuple[Grid, int]]:
     """Return the grid and width of each sum by name: the fields of the method's record, and then the figures.
 
-    `joined` has the sums in this order. like: (d,), gives size and precision.
+    `joined` concatenates the sums in this order. like: a vector (d,) with the model's size and precision.
     """
     widths = method.mean.widths(like.shape[-1], method)
     sums = {f"mean.{name}": (grid_of(like.dtype), width) for name, width in widths.items() if width}
@@ -156,7 +159,10 @@ def summand_layout(method: Method, like: Tensor) -> dict[str, tuple[Grid, int]]:
 
 
 def summand(mean: RunningMean, figures: Mapping[str, float]) -> dict[str, ExactSum]:
-    """Return the sums of one client, with the names in `summand_layout`; `mean` has its weighted record alone."""
+    """Return the sums of one client, by their names in `summand_layout`.
+
+    mean: the mean to which only this client's record was added. figures: the client's metrics by name.
+    """
     found = {f"mean.{name}": one for name, one in mean.record_sums.items() if one.sums.shape[-1]}
     found[FIGURES_FIELD] = figures_sum()
     row = torch.tensor([[figures.get(name, 0.0) for name in FIGURES]], dtype=torch.float64)
@@ -178,7 +184,7 @@ def lowered(integers: Integers, up: int) -> Integers:
 
 
 def joined(parts: Sequence[Integers]) -> Words:
-    """Concatenate all sums to one vector of words, modulo 2**64."""
+    """Concatenate the integers of all sums into one vector of words, modulo 2**64."""
     return np.concatenate([np.ascontiguousarray(part).reshape(-1) for part in parts]).astype("<i8").view(WORD)
 
 

@@ -34,14 +34,14 @@ class Session:
     name: str
     about: str  # study, federation and round, to which every message is bound
     number: int  # of the client
-    threshold: int  # the fewest clients that must take part
+    threshold: int  # at least this many clients must take part
     channel_secret: bytes
     mask_secret: bytes
     seed: bytes
     names: tuple[str, ...]  # of the sums
     places: tuple[int, ...]  # the highest place of each sum
     numbers: int  # count of integers in all sums
-    model: bytes  # SHA-256 of what the server sent to train from
+    model: bytes  # SHA-256 of the broadcast from which the client trained
     sums_digest: bytes = b""  # SHA-256 of the file of the sums, once it is written
     shares_request: SharesRequest | None = None  # the request of step 2, once it is answered
     mask_request: MaskRequest | None = None  # the request of step 3, once it is answered
@@ -52,9 +52,9 @@ STORED_SESSION, STORED_ROUNDS = TypeAdapter(Session), TypeAdapter(Rounds)
 
 
 class SessionFolder:
-    """The files of a client's session, of which there is at most one. Only their owner can read them.
+    """The files of a client's session; a client has at most one session. Only their owner can read the files.
 
-    Methods that write or remove files, except `begin`, must be called inside `locked`.
+    Methods that write or remove files, except `begin`, must be called inside a `locked` block.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -63,7 +63,10 @@ class SessionFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the session's lock. Raises InputError if another process holds it, or if there is no session."""
+        """Hold the session's lock inside the block.
+
+        Raises InputError if another process holds the lock, or if there is no session.
+        """
         if not self._folder.is_dir():
             raise InputError("there is no session of a secure sum")
         with locked(self._folder / LOCK, f"{self._folder} is in use by another process"):
@@ -89,7 +92,7 @@ class SessionFolder:
         write_checked(self._folder / SESSION, STORED_SESSION.dump_python(session, mode="json"), private=True)
 
     def load(self, name: str) -> Session:
-        """Read the session of this name. Raises RefusedError if it is over or never began, InputError if damaged."""
+        """Read the session called `name`. Raises RefusedError if it is over or unknown, InputError if it is damaged."""
         path = self._folder / SESSION
         if not path.exists():
             raise RefusedError("this session of a secure sum is over")
@@ -112,7 +115,7 @@ class SessionFolder:
         return {name: found[name] for name in session.names}
 
     def end(self) -> None:
-        """Remove secrets and sums, so that they do not reappear after a power failure."""
+        """Remove secrets and sums. They do not reappear after a power failure."""
         with system_errors(self._folder, "removed"):
             for name in (SESSION, SUMMAND):
                 (self._folder / name).unlink(missing_ok=True)
@@ -120,7 +123,7 @@ class SessionFolder:
 
 
 class UnmaskedRounds:
-    """The survivors for whom a client has disclosed shares, by round. A study has one file for all federations."""
+    """The survivors for whom a client has disclosed shares, by round. All federations of a study share one file."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is created at the first `claim`."""
@@ -129,7 +132,8 @@ class UnmaskedRounds:
     def of(self, t: int, federation: str, study: str) -> tuple[int, ...]:
         """Return the survivors of round `t` for whom this client has disclosed shares; empty if it has not.
 
-        Raises RefusedError if it has done so in another federation, and InputError if the file is damaged.
+        study: the study's digest, for the error message. Raises RefusedError if this client has disclosed shares of the
+        round in another federation, and InputError if the file is damaged.
         """
         before, survivors = self._rounds().get(str(t), (federation, ()))
         if before != federation:
@@ -140,12 +144,12 @@ class UnmaskedRounds:
         return survivors
 
     def claim(self, t: int, federation: str, survivors: tuple[int, ...]) -> None:
-        """Record permanently for whom round `t` is unmasked. Raises InputError if the file cannot be written."""
+        """Record that round `t` is unmasked for `survivors`. Raises InputError if the file cannot be written."""
         write_checked(self._folder / UNMASKED, self._rounds() | {str(t): (federation, survivors)}, private=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the file. Raises InputError if another process holds it."""
+        """Hold the lock of the file inside the block. Raises InputError if another process holds it."""
         with system_errors(self._folder, "written"):
             create_folder(self._folder, OWNER_ONLY)
             self._folder.chmod(OWNER_ONLY)
