@@ -1,25 +1,48 @@
-"""Makes the data of this study from Fashion-MNIST: a pool for clients, images to choose by, and a test.
+"""Makes the data of this study from Fashion-MNIST: for each seed the clients of both gaps, and two test parts.
 
     python studies/gap-and-flatness/sets.py --data-dir DATA --out sets
 
-Writes four folders of npz files. The test part of `choose-few` and `choose-many` are the images set aside, that of
-`compare-few` and `compare-many` the real test images.
+Writes a folder of npz files for each gap and seed, `few-0`, `many-0` and so on, whose column `user` is the client. The test
+part is the set of images to choose by for the seeds of the choice, and the real test images for all other seeds.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedflat.cli.console import in_one_line
 from fedflat.data import prepare
+from fedflat.data.partition import Samples, all_partitions
 from fedflat.files import make_folder
 
-FEW, MANY = 2_000, 20_000  # images of the clients
-CHOOSING = 10_000  # images that choose hyper-parameters
+CLIENTS, CLASSES = 50, 10
+MANY, TENTH = 20_000, 10  # images of all clients; at `few` a client holds a tenth of its images
+SET_ASIDE = 10_000  # images to choose hyper-parameters by
 ORDER = 20_261_125  # the seed of the permutation of the training images
+CHOOSING_SEEDS = (1000, 1001, 1002)
+SEEDS = tuple(range(28))
+Index = NDArray[np.int64]
+
+
+def clients_of(y: Index, rng: np.random.Generator) -> list[Index]:
+    """Draw the samples of each client at `many` from labels `y` (n,): equal sizes, Dirichlet shares of the classes."""
+    drawn = rng.permutation(len(y))[:MANY]
+    scheme = all_partitions()["balanced-dirichlet"](alpha=0.3)
+    return [drawn[part] for part in scheme.split(Samples(y[drawn], CLASSES), CLIENTS, rng)]
+
+
+def tenth_of(samples: Index, y: Index, rng: np.random.Generator) -> Index:
+    """Draw a tenth of a client's `samples`, with the client's shares of the classes up to rounding."""
+    counts = np.bincount(y[samples], minlength=CLASSES) / TENTH
+    taken = np.floor(counts).astype(int)
+    largest = np.lexsort((rng.random(CLASSES), taken - counts))  # the largest fractions are rounded up
+    taken[largest[: len(samples) // TENTH - taken.sum()]] += 1
+    return np.concatenate([rng.permutation(samples[y[samples] == c])[: taken[c]] for c in range(CLASSES)])
 
 
 def write_sets(data_dir: str, out: Path) -> None:
@@ -27,19 +50,27 @@ def write_sets(data_dir: str, out: Path) -> None:
     data = prepare("fashion-mnist", data_dir)
     x, y = data.train.x.numpy(), data.train.y.numpy()
     order = np.random.default_rng(ORDER).permutation(len(y))
-    chosen = order[-CHOOSING:]
-    parts = {"choose": (x[chosen], y[chosen]), "compare": (data.test.x.numpy(), data.test.y.numpy())}
-    for gap, number in (("few", FEW), ("many", MANY)):
-        for purpose, test in parts.items():
-            folder = out / f"{purpose}-{gap}"
+    pool, aside = order[:-SET_ASIDE], order[-SET_ASIDE:]
+    make_folder(out)
+    tests = {"choose.npz": (x[aside], y[aside]), "compare.npz": (data.test.x.numpy(), data.test.y.numpy())}
+    for name, (images, labels) in tests.items():
+        np.savez(out / name, x=images, y=labels)
+    for seed in (*CHOOSING_SEEDS, *SEEDS):
+        rng = np.random.default_rng([ORDER, seed])
+        many = clients_of(y[pool], rng)
+        for gap, parts in {"many": many, "few": [tenth_of(part, y[pool], rng) for part in many]}.items():
+            samples = pool[np.concatenate(parts)]
+            user = np.repeat(np.arange(CLIENTS), [len(part) for part in parts])
+            folder = out / f"{gap}-{seed}"
             make_folder(folder)
-            for name, (images, labels) in (("train", (x[order[:number]], y[order[:number]])), ("test", test)):
-                np.savez(folder / f"{name}.npz", x=images, y=labels)
+            np.savez(folder / "train.npz", x=x[samples], y=y[samples], user=user)
+            (folder / "test.npz").unlink(missing_ok=True)
+            os.link(out / ("choose.npz" if seed in CHOOSING_SEEDS else "compare.npz"), folder / "test.npz")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", required=True, help="the folder with fashion_mnist")
+    parser.add_argument("--data-dir", required=True, help="folder that contains fashion_mnist")
     parser.add_argument("--out", type=Path, default=Path("sets"), help="default %(default)s")
     arguments = parser.parse_args()
     with in_one_line():
