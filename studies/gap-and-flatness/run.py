@@ -2,14 +2,15 @@
 
     python studies/gap-and-flatness/run.py --sets sets --out runs/gap-and-flatness --jobs 2
 
-Every gap and seed of a part is an ordinary study below `--out`, such as `compare/few-0`; Ctrl-C saves them, and the same
-command continues.
+Every gap, seed and step size of a part is an ordinary study below `--out`, such as `compare/few-0-0.12`; Ctrl-C saves
+them, and the same command continues.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from sets import CHOOSING_SEEDS, CLIENTS, SEEDS
 
 from fedflat.cli.console import Console, in_one_line
 from fedflat.cli.progress import watcher
+from fedflat.core.errors import NonFiniteError
 from fedflat.experiments import studies
 from fedflat.experiments.jobs import Jobs
 from fedflat.experiments.run_directory import StoredRun
@@ -59,8 +61,13 @@ GRID = tuple(
 Scores = dict[Configuration, float]
 
 
-def settings(folder: Path, seed: int, configurations: Iterable[Configuration], **changes: Any) -> StudySpec:
-    """Return the study of some configurations with one step size, on the data in `folder`."""
+def settings(
+    folder: Path, seed: int, configurations: Iterable[Configuration], rounds: int = ROUNDS, **changes: Any
+) -> StudySpec:
+    """Return the study of some configurations with one step size, on the data in `folder`.
+
+    The last round has the same step size, however many there are.
+    """
     chosen = list(configurations)
     [lr] = {one.lr for one in chosen}
     table: dict[str, Any] = {
@@ -68,11 +75,11 @@ def settings(folder: Path, seed: int, configurations: Iterable[Configuration], *
         "data_dir": str(folder),
         "partition": {"name": "natural"},
         "model": {"name": "cnn"},
-        "client": {"lr": lr, "lr_decay": DECAY, "epochs": None, "steps": 10, "batch_size": 20},
+        "client": {"lr": lr, "lr_decay": DECAY ** (ROUNDS / rounds), "epochs": None, "steps": 10, "batch_size": 20},
         "methods": [one.table() for one in chosen],
         "seeds": [seed],
         "participation": 10,
-        "rounds": ROUNDS,
+        "rounds": rounds,
         "eval_every": 10,
         "last": 3,
         "flatness": [],
@@ -101,9 +108,14 @@ class Study:
             )
             for seed, lr in places
         }
-        with watcher(self._console, [run for spec in specs.values() for run in spec.runs()]) as watching:
-            found = studies.carry_out_studies(specs, watching, self._jobs)
-        accuracies = {(configuration_of(run), run.seed): accuracy(run) for runs in found for run in runs}
+        with (
+            watcher(self._console, [run for spec in specs.values() for run in spec.runs()]) as watching,
+            suppress(NonFiniteError),  # if every run of a study diverges
+        ):
+            studies.carry_out_studies(specs, watching, self._jobs)
+        folders = [directory for path, spec in specs.items() for _, directory in studies.runs_of(spec, path)]
+        finished = [StoredRun.open(directory.path) for directory in folders if directory.is_finished]
+        accuracies = {(configuration_of(run), run.seed): accuracy(run) for run in finished}
         return {one: [accuracies.get((one, seed), CHANCE) for seed in seeds] for one in configurations}
 
 

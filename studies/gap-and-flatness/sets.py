@@ -2,8 +2,8 @@
 
     python studies/gap-and-flatness/sets.py --data-dir DATA --out sets
 
-Writes a folder of npz files for each gap and seed, `few-0`, `many-0` and so on, whose column `user` is the client. The test
-part is the set of images to choose by for the seeds of the choice, and the real test images for all other seeds.
+Writes a folder of npz files for each gap and seed, `few-0`, `many-0` and so on, whose column `user` is the client. The
+test part of the choosing seeds are the images set aside, that of all other seeds the real test images.
 """
 
 from __future__ import annotations
