@@ -39,7 +39,8 @@ NO_PART_OF_A_KEY = re.compile(r"[^\w\-\"'. \t]+")
 TEMPORARY = re.compile(r"\.tmp-fedflat-[0-9a-f]{16}(\.\w+)?")
 ARROW = "pyarrow:ArrowException"
 WRITING = (OSError, "safetensors:SafetensorError", ARROW)  # what is raised when a disk is full
-PARSING = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, ARROW)  # ... by a parser
+# What a parser raises on hostile content.
+PARSING = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, ARROW)
 PUBLIC, PRIVATE = 0o666, 0o600  # modes of new files, before the user's umask
 FOLDER = 0o777  # mode of new folders, before the user's umask
 
@@ -185,7 +186,7 @@ def locked(path: Path, busy: str) -> Iterator[None]:
 
 @contextmanager
 def writing(folder: Path, busy: str) -> Iterator[None]:
-    """Make `folder`, lock it for the block by a lock file in it, and first remove temporary files of killed processes.
+    """Make `folder`, hold its lock file locked inside the block, and first remove killed processes' temporary files.
 
     Raises InputError if the folder cannot be made, or, with the message `busy`, if another process holds the lock.
     """

@@ -73,7 +73,7 @@ def kept_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def is_factor(name: str, factor: str) -> bool:
-    """Tell whether the parameter called `name` is the factor of an adapter that `factor` names, "A" or "B"."""
+    """Tell whether the parameter called `name` belongs to the factor A or B, as `factor` says, of an adapter."""
     return f".lora_{factor}." in name or f".lora_embedding_{factor}." in name
 
 

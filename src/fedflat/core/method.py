@@ -151,8 +151,8 @@ class Method(ABC):
     def round_lr(self, ctx: Context) -> float:
         """Return the local step size of a round, a positive number; override this hook for a schedule over rounds.
 
-        Here, `ctx.lr` is the step size of the experiment; in all other hooks, `ctx.lr` is the value returned here.
-        This value may depend on `ctx.t`, `ctx.lr` and `ctx.rounds` alone.
+        In this hook, `ctx.lr` is the step size of the experiment; in all other hooks, `ctx.lr` is the value that
+        this hook returned. That value may depend on `ctx.t`, `ctx.lr` and `ctx.rounds` alone.
         """
         return ctx.lr
 

@@ -52,7 +52,7 @@ class ContractOracle:
         return torch.tanh((w - e) / tau)
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return gradients with respect to `w` and a map of the samples; see `core.oracle.wrt_inputs`."""
+        """Return the gradients with respect to `w`, `matrix` and `shift`; see `core.oracle.wrt_inputs`."""
         return self(w), torch.tanh(matrix), torch.tanh(shift + self.b[..., :1])
 
 

@@ -225,7 +225,7 @@ class BatchOracle:
         return penalty
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return gradients with respect to `w` and a map of the samples; see `core.oracle.wrt_inputs`."""
+        """Return the gradients with respect to `w`, `matrix` and `shift`; see `core.oracle.wrt_inputs`."""
         return self.wrt_inputs_with_loss(w, matrix, shift)[1]
 
     def wrt_inputs_with_loss(

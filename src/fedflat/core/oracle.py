@@ -28,7 +28,7 @@ class MinibatchOracle(Protocol):
         """Return the gradient of a teacher's penalty alone; see the function `teacher_gradient`."""
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return gradients with respect to `w` and a map of the samples; see the function `wrt_inputs`."""
+        """Return the gradients with respect to `w`, `matrix` and `shift`; see the function `wrt_inputs`."""
 
 
 EPSILON = 1e-12  # added to a norm before dividing by it

@@ -151,7 +151,7 @@ def record_norm(
     record: (*clients, width) in every field. The length of a field with the scale of gradients is multiplied by
     `lr_sum` (*clients, 1), the sum of the client's step sizes, which converts it to parameter units.
     squared: fields that are squares of lengths, whose square roots enter the norm; then a record whose vectors are c
-    times as long has c times the norm. By default no field is treated so: noise of one standard deviation for all
+    times as long has c times the norm. By default no root is taken: privacy noise with one standard deviation for all
     fields needs the norm of the fields themselves.
     """
     gradients = record.marked("gradient_scale")

@@ -46,7 +46,7 @@ def layers_of(module: nn.Module) -> str:
 
 
 def telling_apart(texts: Sequence[str]) -> list[str]:
-    """Shorten texts of `layers_of` to layers that differ; keep the digests if the layers do not tell texts apart."""
+    """Shorten texts from `layers_of` to the layers that differ; keep the digests if texts would otherwise be equal."""
     split = [text.rpartition(" #")[::2] for text in texts]
     parts = [names.split("; ") for names, _ in split]
     common = set(parts[0]).intersection(*parts[1:])
@@ -147,7 +147,7 @@ class _Words:
         return text
 
     def options(self, module: nn.Module) -> str:
-        """Describe a module's class with the arguments that are not defaults; a user's class, with all attributes."""
+        """Describe a module's class with its non-default arguments or, if it is a user's class, with all attributes."""
         self._class(type(module))
         values = {k: x for k, x in {**vars(module), **module._buffers}.items() if k not in OF_EVERY_MODULE}
         if not is_installed(type(module)):

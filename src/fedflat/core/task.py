@@ -40,7 +40,7 @@ class Task:
     each: SampleLoss
 
     def check(self, outputs: int, y: Tensor, dtype: torch.dtype) -> None:
-        """Raise InputError unless `each` gives each sample one loss, which depends on its own scores and labels alone.
+        """Raise InputError unless `each` returns one loss per sample, from the scores and labels of this sample alone.
 
         The check uses the labels `y` (n, ...) of some samples, and `outputs` made-up scores for each of them.
         """

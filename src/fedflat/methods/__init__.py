@@ -1,4 +1,4 @@
-"""The federated methods. One file each; a new file in this folder is found without further registration.
+"""The federated methods, in one file each; a new file in this folder is found without further registration.
 
 The equations of a class, with meaning and unit of every letter, are in docs/methods, in a file named like the class.
 """

@@ -15,7 +15,7 @@ class MoveAndDirection(Delta):
 
 
 class DirectionServer(FedAvg, mean=MoveAndDirection):
-    """A server that moves along a direction of gradient scale, `mean (w - w_i) / (lr K_i)`."""
+    """A server that moves along `mean (w - w_i) / (lr K_i)`, a direction on the scale of gradients."""
 
     server_lr_mode: Literal["relative", "absolute"] = hyper(
         "relative", "relative: the step is server_lr lr K, so 1 is plain averaging; absolute: the papers' literal step"

@@ -1,4 +1,4 @@
-"""Models without batch normalisation. Each has a file; a new file is found without further registration."""
+"""Models without batch normalisation, one in each file; a new file is found without further registration."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def fetched_commit(name: object) -> str | None:
 
 
 def folder_of(option: str, value: str) -> Path:
-    """Return the folder `value`, or the folder of the fetched model `value`. Raises InputError, naming the `option`."""
+    """Return the folder `value`; for hub:OWNER/NAME, that of the fetched model. Raises InputError, naming `option`."""
     folder = Path(value).expanduser()
     if folder.is_dir():
         return folder

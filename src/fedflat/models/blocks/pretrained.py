@@ -20,7 +20,7 @@ from ...hub import no_network
 CONFIG = "config.json"
 MODULES, LAYERS = 20_000, 10_000  # most in a network; the largest published networks have some thousands
 LARGEST = 2**26  # largest integer allowed in a configuration
-PER_BYTE, SPARE = 8, 2**28  # bytes of parameters allowed: per byte of the files, which may be packed, and in addition
+PER_BYTE, SPARE = 8, 2**28  # bytes of parameters allowed: for each byte of the files (may be packed); for a new head
 
 
 class PictureScores(nn.Module):
