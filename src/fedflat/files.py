@@ -1,6 +1,7 @@
 """Files that are written completely or not at all, read only up to a stated size, and locked by one process at a time.
 
-Errors of the system become an `InputError` of one line that names the file, unless a function says otherwise.
+Errors of the operating system become an `InputError` of one line that names the file, unless a function's docstring
+says otherwise.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from .core.errors import InputError, imported_errors, printable
 
 TEXT = 64 * 2**20  # largest TOML or JSON file that is read, in bytes; usual files have some kilobytes
 GROWTH = 2**20  # bytes by which a file may grow while it is opened
-SPEEDS = "speed.json"  # in the cache folder: seconds of gradients, by model and machine
-DOTS = 40  # most dots in a TOML key, more than any table is deep; parsing time is quadratic in them
+SPEEDS = "speed.json"  # file in the cache folder: the seconds that a gradient takes, by model and machine
+DOTS = 40  # most dots that a TOML key may have, more than any table is deep; parsing takes time quadratic in them
 # Tokens with dots outside keys: texts (also unterminated ones, which the parser refuses), comments, and numbers.
 # Every alternative consumes the text that it matched, so that no text is scanned twice.
 NO_KEYS = re.compile(
@@ -38,7 +39,8 @@ NO_PART_OF_A_KEY = re.compile(r"[^\w\-\"'. \t]+")
 TEMPORARY = re.compile(r"\.tmp-fedflat-[0-9a-f]{16}(\.\w+)?")
 ARROW = "pyarrow:ArrowException"
 WRITING = (OSError, "safetensors:SafetensorError", ARROW)  # what is raised when a disk is full
-PARSING = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, ARROW)  # ... on hostile content
+# What a parser raises on hostile content.
+PARSING = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, ARROW)
 PUBLIC, PRIVATE = 0o666, 0o600  # modes of new files, before the user's umask
 FOLDER = 0o777  # mode of new folders, before the user's umask
 
@@ -50,11 +52,12 @@ def cache_folder() -> Path:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], private: bool = False) -> None:
-    """Call `write(temporary path)` in the same folder, then move the result over `path`.
+    """Call `write` with a temporary path in the folder of `path`, then rename the temporary file to `path`.
 
     After an interruption, also a power failure, `path` holds either its old content or the complete new one: the
-    content is on disk before the name is, and the name is on disk when this returns. A `private` file can be read by
-    its owner only; others as the user's umask allows. Raises InputError if the file cannot be written.
+    content is on disk before the file is renamed, and the new name is on disk when this function returns. Only its
+    owner can read a `private` file; other files get the permissions that the user's umask leaves. Raises InputError if
+    the file cannot be written.
     """
     temporary = path.with_name(f".tmp-fedflat-{secrets.token_hex(8)}{path.suffix}")
     with system_errors(path, "written"):
@@ -78,10 +81,10 @@ def make_folder(path: Path) -> None:
 
 
 def create_folder(path: Path, mode: int = FOLDER) -> None:
-    """Make the folder `path`, and those above it that are missing, each with `mode` before the user's umask.
+    """Make the folder `path` and its missing parent folders, each with the permissions `mode` less the user's umask.
 
-    The folders are on disk when this returns; otherwise a power failure could lose them with the synced files in them.
-    Raises OSError.
+    The new folders are on disk when this function returns; otherwise a power failure could lose them together with
+    the synced files in them. Raises OSError.
     """
     missing = [folder for folder in path.parents if not folder.exists()]
     for folder in (*reversed(missing), path):
@@ -108,7 +111,7 @@ def _flush(path: Path, flags: int) -> None:
 def sweep(folder: Path) -> None:
     """Remove the temporary files that killed processes have left in `folder`, not in its sub-folders.
 
-    Call it only under `locked`, where no other process is writing.
+    Call this function only inside `locked`, so that no other process is writing.
     """
     with system_errors(folder, "swept"):
         for path in folder.iterdir() if folder.is_dir() else ():
@@ -118,9 +121,10 @@ def sweep(folder: Path) -> None:
 
 @contextmanager
 def temporary_folder(prefix: str, parent: Path) -> Iterator[Path]:
-    """Make a folder in `parent` that its owner alone can read, named `prefix` and a random part; remove it at the end.
+    """Make a folder in `parent` that its owner alone can read, and remove it at the end of the block.
 
-    Folders with this prefix that killed processes left are removed first: no process holds their lock.
+    Its name is `prefix` and a random part. First, folders with this prefix whose lock no process holds are removed:
+    killed processes left them behind.
     Raises InputError if no folder can be made.
     """
     with system_errors(parent, "written"):
@@ -182,7 +186,7 @@ def locked(path: Path, busy: str) -> Iterator[None]:
 
 @contextmanager
 def writing(folder: Path, busy: str) -> Iterator[None]:
-    """Make `folder`, hold the lock file in it inside the block, and remove temporary files of killed processes.
+    """Make `folder`, hold its lock file locked inside the block, and first remove killed processes' temporary files.
 
     Raises InputError if the folder cannot be made, or, with the message `busy`, if another process holds the lock.
     """
@@ -234,7 +238,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def parsed(path: Path, parse: Callable[[], Any]) -> Any:
-    """Return the result of `parse` for the file `path`. Raises InputError for any error of a parser on bad content."""
+    """Return the result of `parse()`. Raises InputError, naming the file `path`, for any error on bad content."""
     try:
         return parse()
     except InputError:
@@ -248,7 +252,7 @@ def parsed(path: Path, parse: Callable[[], Any]) -> Any:
 
 @contextmanager
 def system_errors(path: Path, what: str) -> Iterator[None]:
-    """Raise InputError, "`path` cannot be `what`: ...", for errors of the system and of libraries that write files."""
+    """Turn errors of the system, and of libraries that write files, into InputError: "`path` cannot be `what`: ..."."""
     try:
         yield
     except InputError:

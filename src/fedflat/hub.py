@@ -23,7 +23,7 @@ _inside = threading.local()  # `depth`: how many blocks of `no_network` this thr
 
 
 def pinned(folder: Path, repository: str) -> str | None:
-    """Return the commit of `repository` last fetched into `folder`, or None. Raises InputError for a damaged file."""
+    """Return the commit of `repository` last fetched into `folder`, or None. Raises InputError for damaged hub.json."""
     path = folder / PIN
     if not path.exists():
         return None
@@ -56,7 +56,8 @@ def fetch(
 ) -> None:
     """Fetch the files of a commit that match the patterns `files` into `folder`; files already there are kept.
 
-    Raises InputError if the extra `hub` is not installed, the hub cannot be reached, or it does not have the files.
+    Raises InputError if the extra `hub` is not installed, if the hub cannot be reached, or if the hub does not have the
+    files.
     """
     with _hub_errors(repository):
         _library().snapshot_download(

@@ -1,4 +1,4 @@
-"""Ends a process when its parent ends. Imports nothing that takes time, so that a new process is covered at once."""
+"""A process that ends with its parent. Slow imports are avoided, so that a new process can call `end_with` at once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _SET_PARENT_DEATH_SIGNAL = 1  # of prctl
 def end_with(parent: int) -> None:
     """Have the system kill this process as soon as the thread of `parent` that started it has ended, on Linux.
 
-    Nothing in this process can delay this. A thread that watches the parent would be delayed by a call that holds
-    Python's lock.
+    Nothing in this process can delay its end. A thread that watches the parent could be delayed by a call that holds
+    Python's global interpreter lock.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)

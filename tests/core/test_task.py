@@ -223,7 +223,7 @@ class Remembering:
             lambda scores, y: scores[:, 0] * float(torch.rand(())),
             "gives other numbers|depends on",
         ),
-        (lambda scores, y: cross_entropy(scores.detach(), y, reduction="none"), "has no gradient by the scores"),
+        (lambda scores, y: cross_entropy(scores.detach(), y, reduction="none"), "no gradient with respect to"),
         (lambda scores, y: scores[:, 0] * nn.Parameter(torch.ones(())), "has parameters of its own"),
     ],
 )

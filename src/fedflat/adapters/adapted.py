@@ -1,4 +1,4 @@
-"""Models with adapters: the parameters that are trained and sent, their rounds and precision, and merged weights."""
+"""Models with adapters: which parameters are trained, in which rounds and in which precision; merged weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN = 6  # layers in a message
 
 
 def adapted(module: nn.Module, adapter: LoRA) -> nn.Module:
-    """Add adapters to `module`, in place, drawn from torch's random state; freeze all other parameters but the head.
+    """Add adapters, drawn from torch's random state, to `module` in place; freeze all other parameters but the head.
 
     Raises InputError, naming the field, for a target or a head that the module does not have.
     """
@@ -57,14 +57,14 @@ def adapted(module: nn.Module, adapter: LoRA) -> nn.Module:
 
 
 def adapted_network(module: nn.Module) -> Any | None:
-    """Return the `PeftModel` that `module` is, or has as its network; None if it has no adapter."""
+    """Return `module`, or its attribute `network`, whichever is a `PeftModel`; None if there are no adapters."""
     return next((one for one in (module, getattr(module, "network", None)) if hasattr(one, "peft_config")), None)
 
 
 def kept_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that a model file stores, by name.
 
-    With adapters, these are the head and all factors, also the fixed ones.
+    With adapters, these are the parameters of the head and all factors, including fixed factors.
     """
     every = dict(module.named_parameters())
     if adapted_network(module) is None:
@@ -73,14 +73,14 @@ def kept_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def is_factor(name: str, factor: str) -> bool:
-    """Return whether the parameter called `name` is the `factor` A or B of an adapter."""
+    """Tell whether the parameter called `name` belongs to the factor A or B, as `factor` says, of an adapter."""
     return f".lora_{factor}." in name or f".lora_embedding_{factor}." in name
 
 
 def network_of(module: nn.Module) -> nn.Module:
-    """Return the network of `transformers` in a model of this package; any other module itself.
+    """Return the network of `transformers` inside a model of this package; return any other module unchanged.
 
-    The names in an exported adapter are then those of the network that `transformers` loads.
+    An exported adapter then has the layer names of the network that `transformers` loads.
     """
     inside = getattr(module, "network", None)
     return inside if isinstance(inside, nn.Module) and hasattr(inside, "base_model_prefix") else module
@@ -101,7 +101,7 @@ def _check_targets(network: nn.Module, adapter: LoRA) -> None:
 
 
 def _check_weights(network: nn.Module, adapter: LoRA) -> None:
-    """Raise InputError for a target whose weight is shared with another layer, or changed by the layer itself."""
+    """Raise InputError for a target layer that shares its weight with another layer, or has max_norm or sparse set."""
     holders: dict[int, list[str]] = {}
     for name, p in network.named_parameters(remove_duplicate=False):
         holders.setdefault(id(p), []).append(name.rpartition(".")[0])
@@ -121,7 +121,7 @@ def _check_weights(network: nn.Module, adapter: LoRA) -> None:
 def _draw_embeddings(network: Any) -> None:
     """Draw A and set B to zero in adapters of embeddings, as in those of linear layers; `peft` does the opposite.
 
-    A fixed A is then not zero, and B can be trained first. The column of the padding token, whose embedding is not
+    So a fixed A is not zero, and B can be trained before A. The column of the padding token, whose embedding is not
     trained, is zero in A.
     """
     for layer in network.modules():
@@ -134,7 +134,7 @@ def _draw_embeddings(network: Any) -> None:
 
 
 def _means(target: str, name: str) -> bool:
-    """Return whether `target` matches the layer called `name`, by the rule of `peft`."""
+    """Tell whether `target` matches the layer called `name`, by the rule of `peft`."""
     return name == target or name.endswith(f".{target}")
 
 
@@ -178,15 +178,15 @@ PREFIX = "base_model.model."  # `peft` puts it before the names of the network's
 
 @dataclass(frozen=True)
 class Factors:
-    """The parameters of one adapted layer, by name."""
+    """The names of an adapted layer and of the two factors of its adapter."""
 
-    layer: str  # its name in the network without adapters
+    layer: str  # name in the network without adapters
     A: str  # (r, inputs)
     B: str  # (outputs, r)
 
 
 def factors(module: nn.Module) -> list[Factors]:
-    """Return the factors of each adapted layer, in the order of `module`, also fixed ones; empty without adapters."""
+    """Return the factors, trained or fixed, of each adapted layer, in the order of `module`; empty without adapters."""
     names = [name for name, _ in module.named_parameters() if is_factor(name, "A")]
     layers = [A.partition(".lora_")[0].partition(PREFIX)[2] for A in names]
     return [Factors(layer, A, re.sub(r"(\.lora_(?:embedding_)?)A\.", r"\1B.", A))
@@ -194,10 +194,10 @@ def factors(module: nn.Module) -> list[Factors]:
 
 
 def merged(module: nn.Module, space: Space, w: Tensor) -> nn.Module:
-    """Return a copy of `module` at `w` (d,) without adapters: each adapted layer has the weights W + alpha / r B A.
+    """Return a copy of `module` with the trained parameters `w` (d,), and with each adapter merged into its layer.
 
-    Only these weights are trainable. All parameters get the precision of `w`, so that a base of lower precision does
-    not round the product away.
+    An adapted layer gets the weight W + alpha / r B A. Only these weights are trainable. All parameters get
+    the precision of `w`, so that a base of lower precision does not round B A away.
     """
     made = deepcopy(module).to(w.dtype)
     space.write(made, w)
@@ -217,7 +217,7 @@ def base_parameters(module: nn.Module) -> int | None:
     """Count the parameters that full fine-tuning of the base network would train; return None without adapters."""
     if adapted_network(module) is None:
         return None
-    added = (".lora_", ".modules_to_save.")  # of a head the original is still there, too
+    added = (".lora_", ".modules_to_save.")  # `peft` keeps a head's original beside the trained copy
     return sum(p.numel() for name, p in module.named_parameters() if not any(part in name for part in added))
 
 
@@ -251,7 +251,7 @@ class _Scores:
         self.dtype = dtype
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
-        """Convert the output, or the first of several."""
+        """Convert the output, or the first element of a tuple or list."""
         if isinstance(output, tuple | list):
             return (_cast(output[0], self.dtype), *output[1:])
         return _cast(output, self.dtype)
@@ -263,9 +263,9 @@ def _cast(x: Any, dtype: torch.dtype) -> Any:
 
 
 def by_turns(method: Method, adapter: LoRA | None, space: Space, device: torch.device) -> Method:
-    """Return `method`; in mode `alternate`, wrapped so that it trains B in even rounds, A in odd ones, the head in all.
+    """Return `method`; in mode `alternate`, wrapped to train B in even rounds, A in odd rounds, and the head in all.
 
-    B comes first, because A has no gradient while B is zero. `device` is that of the model. Raises InputError for a
+    B comes first, because the gradient of A is zero while B is zero. `device` is the model's. Raises InputError for a
     method that cannot alternate.
     """
     if adapter is None or adapter.mode != "alternate":

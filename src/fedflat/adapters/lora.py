@@ -18,7 +18,7 @@ class LoRA:
     """Low-rank adapters (Hu et al., 2022): a target's frozen weight W becomes W + alpha / r B A.
 
     A (r, inputs) is random and B (outputs, r) zero at the start. The mean over clients of the products B A is the
-    product of the means if one factor is the same for all of them, as with `freeze_a` and `alternate`.
+    product of the means if all clients have the same A or the same B, as with `freeze_a` and `alternate`.
     """
 
     r: int = hyper(8, "rank: rows of A", low=1)

@@ -22,7 +22,8 @@ MAX_BYTES = 2**36
 def load_start(network: Any, adapter: LoRA, start: str) -> None:
     """Load the adapter in the folder `start` into `network`, a `PeftModel` with an adapter of the same shape.
 
-    Only safetensors are read, and nothing is unpickled. Raises InputError, naming folder or field, if it does not fit.
+    Only safetensors are read, and nothing is unpickled. Raises InputError, naming the folder or the field of `adapter`,
+    if the adapter in the folder does not fit.
     """
     folder = Path(start).expanduser()
     tensors = _tensors(folder)

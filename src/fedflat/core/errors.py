@@ -14,7 +14,7 @@ LONGEST = 200  # characters of a value in a message
 
 
 class InputError(ValueError):
-    """A value, file or combination that cannot work; the message is one line and names the field."""
+    """A value, a file or a combination of settings that cannot work; the message is one line and names the field."""
 
 
 class FieldError(InputError):
@@ -50,7 +50,7 @@ class BrokenPromiseError(AssertionError):
 
 
 class ChangedWarning(UserWarning):
-    """A run continues with other versions or other code than before; its results may differ in their bits."""
+    """A run continues with other versions or other code than before, so its results may differ in their last bits."""
 
 
 def printable(text: str) -> str:
@@ -87,10 +87,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def imported_errors(*errors: type[Exception] | str) -> tuple[type[Exception], ...]:
-    """Return error classes for `except`; names such as "pyarrow:ArrowException" only if the library is imported.
+    """Return error classes for `except`; a name like "pyarrow:ArrowException" is left out if pyarrow is not imported.
 
-    Modules use this where they should not import a library only to name its errors. A library that is not imported
-    raises no errors.
+    Modules use this function where they should not import a library only to name its errors. A library that is not
+    imported raises no errors.
     """
     found: list[type[Exception]] = []
     for error in errors:

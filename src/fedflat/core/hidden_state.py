@@ -23,15 +23,15 @@ _EXACT = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 
 
 class HiddenState:
-    """The current state of `thing` without parameters: tensors, numbers, texts and lengths, by place.
+    """The current state of `thing` without its parameters: tensors, numbers, texts and lengths of containers, by place.
 
-    A place is a path of names inside `thing`. `references` are the modules that were found, and the parameters that
-    are not registered in a module.
+    A place is a path of names inside `thing`. `references` has the places of all modules that were found, and of the
+    parameters that are not registered in a module.
     """
 
     def __init__(self, thing: object) -> None:
         self.values: dict[str, object] = {}
-        self.references: dict[int, str] = {}  # the place of each, by its id
+        self.references: dict[int, str] = {}  # the place of each module or parameter, by its id
         self._seen: dict[int, object] = {}  # kept alive, so that no other object gets its id
         self._visit(getattr(thing, "__name__", "") if callable(thing) else "", thing, 0)
 
@@ -58,12 +58,15 @@ class HiddenState:
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two tensors are equal; on a GPU up to rounding, because its kernels add in any order."""
+    """Tell whether two tensors are equal; on a GPU up to rounding, because GPU kernels add in no fixed order."""
     return close(a, b, 1e-5 if a.is_cuda and a.is_floating_point() else 0.0)
 
 
 def close(a: Tensor, b: Tensor, tolerance: float) -> bool:
-    """Tell whether tensors agree up to `tolerance` times the largest finite number; on the meta device, always."""
+    """Tell whether `a` and `b` agree up to `tolerance` times the largest finite number of `b`.
+
+    Tensors of different shapes or dtypes never agree; otherwise, tensors on the meta device always agree.
+    """
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     scale = float(b.nan_to_num(0.0, 0.0, 0.0).abs().max()) if tolerance and b.numel() else 0.0
@@ -108,13 +111,13 @@ def _state_of_generator(value: Any) -> object | None:
 
 
 def plain_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a generator of NumPy with arrays as bytes, so that two can be compared by ==."""
+    """Return the state of a NumPy generator with arrays as bytes, so that two states can be compared by ==."""
     return {name: plain_state(value) if isinstance(value, Mapping) else
             value.tobytes() if hasattr(value, "tobytes") else value for name, value in state.items()}  # fmt: skip
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of `value`, by name."""
+    """Yield the name and the value of each part of `value`, such as attributes, elements and bound arguments."""
     if isinstance(value, nn.Module):
         own = ((name, part) for name, part in vars(value).items() if name not in OF_EVERY_MODULE)
         hooks = (hook for kind in (value._forward_hooks, value._forward_pre_hooks) for hook in kind.values())
@@ -135,7 +138,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_class(cls: type[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a class and its bases, apart from those of libraries."""
+    """Yield the attributes of a class and of its bases; classes of libraries are left out."""
     for one in cls.__mro__:
         if not keeps_nothing(one.__module__):
             yield from ((name, part) for name, part in vars(one).items() if not name.startswith("__"))

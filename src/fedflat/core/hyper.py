@@ -1,8 +1,8 @@
 """Hyper-parameters: a default, a meaning and a range, declared once on the field of a dataclass.
 
 The range check of the class, the configuration schema, the command line's help and the documentation all use this
-declaration. Numbers of numpy and torch are converted to Python's, so that every setting can be checked, written and
-read again.
+declaration. Numbers of NumPy and torch are converted to Python numbers, so that every setting can be checked, written
+and read again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Result = TypeVar("Result")
 
 
 def plain_number(value: Any) -> Any:
-    """Convert a scalar, or an array or tensor without axes, to a number; `np.float32(0.1)` is 0.10000000149011612.
+    """Convert a scalar, or an array or tensor without axes, to a Python number.
 
-    Any other value is returned as it is.
+    For example, `np.float32(0.1)` becomes 0.10000000149011612. Any other value is returned unchanged.
     """
     if type(value) in (int, float, bool, str) or getattr(value, "ndim", None) != 0 or not hasattr(value, "item"):
         return value
@@ -34,7 +34,7 @@ def plain_number(value: Any) -> Any:
 
 
 def plain_numbers(value: Any) -> Any:
-    """Convert every number in a table or list to one of Python's; arrays become lists."""
+    """Convert every number in a dictionary or list to a Python number; arrays become lists."""
     if isinstance(value, dict):
         return {key: plain_numbers(one) for key, one in value.items()}
     if isinstance(value, list) and not all(type(one) is int for one in value):  # listed cohorts may be a million
@@ -43,13 +43,13 @@ def plain_numbers(value: Any) -> Any:
 
 
 def plain_fields(instance: Any) -> None:
-    """Convert numbers of numpy and torch in the fields of a new dataclass instance, also a frozen one, to Python's."""
+    """Convert NumPy and torch numbers in the fields of a dataclass instance, even a frozen one, to Python numbers."""
     for f in fields(instance):
         object.__setattr__(instance, f.name, plain_number(getattr(instance, f.name)))
 
 
 def takes_numbers(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Wrap a function so that numbers of numpy and torch in its arguments are converted to Python's."""
+    """Wrap a function so that NumPy and torch numbers in its arguments are converted to Python numbers."""
 
     @wraps(function)
     def called(*given: Arguments.args, **named: Arguments.kwargs) -> Result:
@@ -123,10 +123,10 @@ def _misnamed(name: str, names: list[str], unknown: list[str]) -> str:
 
 
 def check(instance: Any, section: str = "") -> None:
-    """Raise FieldError for a value outside the declared range or choices.
+    """Raise FieldError if a field of `instance` has a value outside the declared range or choices.
 
-    Numbers of numpy and torch in the fields are converted to Python's first.
-    section: the name of such an object in a configuration; if it is given, the message names it and not the class.
+    First, NumPy and torch numbers in the fields are converted to Python numbers.
+    section: the configuration section that describes `instance`; if given, the message names it instead of the class.
     """
     cls: Any = type(instance)
     hints = field_types(cls)

@@ -21,22 +21,22 @@ ClipScope = Literal["full", "loss_only", "flsim"]
 
 @dataclass(frozen=True)
 class Descent:
-    """The local update along a direction d: clip it, add weight decay and momentum, and take the step.
+    """The local update along a direction d: clip d, add weight decay and momentum, and take the step.
 
     Without momentum, the next iterate is `w - lr * (clip(d) + weight_decay * w)`. The decay acts at the
     unperturbed iterate and is neither clipped nor part of a perturbation. Momentum starts from zero
-    every round.
+    in every round.
     """
 
     lr: Tensor | float
     weight_decay: float = 0.0
     max_norm: float = inf  # bound on ||d|| over the entire vector
     momentum: float = 0.0
-    # outside: decay is added to the direction, as released codes do; inside: to the gradient that is
-    # mixed with momentum, so it is scaled like that gradient.
+    # outside: decay is added to the direction, as in released code; inside: decay is added to the descent gradient, so
+    # a method that mixes this gradient with a momentum scales the decay, too.
     wd_scope: WeightDecayScope = "outside"
-    # What is clipped. full: all of d. loss_only: the descent gradient alone. flsim: as in FL-Simulator, d without the
-    # part penalty * w_i of the proximal term.
+    # What is clipped. full: the direction d. loss_only: the descent gradient in d. flsim: as in FL-Simulator, d without
+    # the part penalty * w_i of the proximal term.
     clip_scope: ClipScope = "full"
 
     def __call__(
@@ -80,7 +80,7 @@ class DirectionParts:
 
 @dataclass(frozen=True)
 class LocalResult:
-    """The result of the local training of one client, or of a stack of clients."""
+    """The result of a round of local training, of one client or of a stack of clients."""
 
     up: Any  # the record to send
     client: Any  # the record to keep
@@ -93,7 +93,7 @@ class LocalResult:
 
 @dataclass(frozen=True)
 class LocalState:
-    """One client, or the rows of a stack, after `steps` local steps."""
+    """The state of one client, or of the clients in a stack, after `steps` local steps."""
 
     w: Tensor  # (*clients, d)
     client: Any  # the records of these clients
@@ -105,7 +105,7 @@ class LocalState:
     lr_factors: Tensor | None = None
 
     def rows(self, which: slice) -> LocalState:
-        """Return some rows of a stack."""
+        """Return the state of the clients in the rows `which` of the stack."""
         numbers = {"w": self.w, "velocity": self.velocity, "loss": self.loss, "lr_factors": self.lr_factors}
         parts: dict[str, Any] = {name: x[which] for name, x in numbers.items() if isinstance(x, Tensor)}
         return replace(self, client=self.client.map(lambda x: x[which]), **parts)
@@ -134,8 +134,8 @@ def local_step(
     """Take one local step of every client in `state`.
 
     The recorded loss comes from the forward pass of the step's first gradient: the batch mean, without a penalty, at
-    the point of that gradient. This is the iterate, unless the method begins with a perturbation that it knows
-    beforehand. The loss is NaN if the oracle does not compute losses.
+    the point of that gradient. This point is the iterate, unless the method begins with a perturbation that needs no
+    gradient. The loss is NaN if the oracle does not compute losses.
     """
     factors = state.steps if state.lr_factors is None else state.lr_factors
     ctx = replace(ctx, steps=state.steps, lr_sum=factors * descent.lr)
@@ -155,7 +155,7 @@ def local_step(
 def _descended(
     descent: Descent, state: LocalState, d: Tensor, parts: DirectionParts, factor: Tensor | float, moving: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the next iterate and velocity; only `moving` coordinates are decayed, enter norms, and change."""
+    """Return the next iterate and velocity; only coordinates with `moving` true are decayed, enter norms and change."""
     if moving is None:
         return descent(state.w, d, state.velocity, parts, factor)
     w, velocity = descent(torch.where(moving, state.w, 0.0), d, state.velocity, parts, factor)
@@ -176,7 +176,7 @@ def local_round(
     `steps` yields `(grad, active)` for each local step. In a stack the clients are sorted by their number
     of steps, most first, and the first `active` clients take this step; `grad` then maps
     `(active, d)` to `(active, d)`. Clients that have taken all their steps leave the stack.
-    `step` takes one step; an executor may have a faster function than `local_step`. `ctx.local_steps` is the number of
+    `step` takes one step; an executor may pass a faster function than `local_step`. `ctx.local_steps` is the number of
     steps that each client will take; methods with a schedule within the round need it.
     """
     w, mine = method.start(down, client), down
@@ -199,17 +199,17 @@ def local_round(
     found = method.finish(state.w, state.client, down, ctx)
     up, kept = check_pair(method, "finish", found, (method.up, method.client))
     gradients = sum(part.clients * part.gradients for part in parts)
-    # Single precision: executors whose models agree to the last bit then agree in this number, too.
+    # In single precision: executors whose models agree to the last bit then report the same loss.
     return LocalResult(up, kept, state.w, taken, factors, gradients, (state.loss / taken[..., 0]).float())
 
 
 def has_schedule(method: Method) -> bool:
-    """Tell whether the local steps of a round differ in size."""
+    """Tell whether `method` changes the step size from local step to local step within a round."""
     return type(chain(method)[-1]).lr_factor is not Method.lr_factor
 
 
 def lr_factors_of(method: Method, ctx: Context, steps: Tensor) -> Tensor:
-    """Sum the factors on the step size over all local `steps` (1, 1) of a client, (1, 1).
+    """Compute the sum (1, 1) of the factors on the step size over all local `steps` (1, 1) of a client.
 
     The sum has the same bits as the client's own sum in `local_round`, so clients need not send it.
     """

@@ -56,7 +56,7 @@ class Citation:
 
 @dataclass(frozen=True)
 class Sources:
-    """Published hyper-parameters of a method, known differences between papers and released code, and our readings."""
+    """Published hyper-parameters of a method, departures of released code from papers, and our readings of papers."""
 
     published: Mapping[str, str] = field(default_factory=dict)  # by field: "0.1 (FedSMOO), 0.05 (FedVSSAM)"
     grids: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values that papers or code tried, by field
@@ -103,7 +103,7 @@ class Method(ABC):
     # "uniform" where the derivation needs equal weights; "any" where the experiment may choose.
     weights: ClassVar[Literal["uniform", "any"]] = "any"
     # "local": each client trains a model of its own, the field `w` of its record, and nothing is sent. "centralised":
-    # one model is trained on the samples of all clients, with as many local steps as all clients of the cohort take.
+    # one model is trained on the samples of all clients, for as many local steps as the cohort's clients take together.
     training: ClassVar[Literal["federated", "local", "centralised"]] = "federated"
     # Whether a round depends on the number of planned rounds, `ctx.rounds`: then a run cannot be extended later.
     depends_on_rounds: ClassVar[bool] = False
@@ -142,17 +142,17 @@ class Method(ABC):
         return 1.0
 
     def fitted(self, shape: tuple[int, ...]) -> Self:
-        """Return the method for samples of `shape`: itself, unless a hyper-parameter follows from the data."""
+        """Return the method for samples of `shape`: itself, unless a hyper-parameter depends on this shape."""
         return self
 
     def check_rounds(self, rounds: int) -> None:  # noqa: B027 (most methods have nothing to check)
         """Raise InputError, with the reason, if the method cannot work with this number of planned rounds."""
 
     def round_lr(self, ctx: Context) -> float:
-        """Return the local step size of a round, positive: a schedule over rounds.
+        """Return the local step size of a round, a positive number; override this hook for a schedule over rounds.
 
-        `ctx.lr` is the step size of the experiment; in all other hooks it is the value returned here. This value
-        may depend on `ctx.t`, `ctx.lr` and `ctx.rounds` alone.
+        In this hook, `ctx.lr` is the step size of the experiment; in all other hooks, `ctx.lr` is the value that
+        this hook returned. That value may depend on `ctx.t`, `ctx.lr` and `ctx.rounds` alone.
         """
         return ctx.lr
 
@@ -191,7 +191,7 @@ class Method(ABC):
         """Return the message to send and the record to keep, after the last local step."""
 
     def lr_factor(self, ctx: Context) -> Tensor | float:
-        """Return the factor on the step size of the next local step, positive: a schedule within the round.
+        """Return the positive factor on the step size of the next local step: a schedule within the round.
 
         The factor may depend on `ctx.t`, `ctx.lr`, `ctx.steps` and `ctx.local_steps` alone, so that a server can
         compute how far a client can move; `ctx.lr_sum` is `ctx.lr` times the sum of these factors.
@@ -201,8 +201,8 @@ class Method(ABC):
     def receive(self, up: Any, ctx: Context) -> Any:
         """Return the record that the server averages, from one client's message: by default the message itself.
 
-        Compute here what the server can compute from the message and from the client's number of local
-        steps in `ctx`; it costs no communication.
+        Override this hook to compute what the server can compute from the message and from the client's number of
+        local steps in `ctx`: this costs no communication.
         """
         return up
 

@@ -32,7 +32,7 @@ def target(clients: int, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True)
 class ContractOracle:
-    """The oracle of a non-quadratic loss for each row of `b`, with all operations of an engine's oracle."""
+    """The gradient oracle of a non-quadratic loss for each row of `b`, with all methods of an engine's oracle."""
 
     b: Tensor
     k: int
@@ -52,7 +52,7 @@ class ContractOracle:
         return torch.tanh((w - e) / tau)
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients by `w` and by a linear map of the samples; see `core.oracle.wrt_inputs`."""
+        """Return the gradients with respect to `w`, `matrix` and `shift`; see `core.oracle.wrt_inputs`."""
         return self(w), torch.tanh(matrix), torch.tanh(shift + self.b[..., :1])
 
 
@@ -64,7 +64,7 @@ def oracles(b: Tensor) -> Iterator[tuple[ContractOracle, int]]:
 
 
 def context(dtype: torch.dtype = torch.float64, **changes: Any) -> Context:
-    """Return the context of a round of the problem, for all clients stacked."""
+    """Return the context of a round of the small problem, for the stack of all clients."""
     model: dict[str, Any] = {
         "local_steps": torch.tensor(STEPS, dtype=dtype)[:, None],
         "is_weight": torch.arange(D) < 8,
@@ -121,7 +121,7 @@ def shapes_and_dtypes_are_as_declared(method: Method, dtype: torch.dtype) -> Non
 
 
 def a_stack_is_its_clients_one_by_one(method: Method, momentum: float) -> None:
-    """Require that a client has the same result in a stack as alone, with uneven steps, clipping, decay, momentum."""
+    """Require that a client has the same result in a stack as alone, with uneven steps, clipping and weight decay."""
     _, down, client = states(method)
     b, descent = target(CLIENTS, torch.float64), Descent(0.1, weight_decay=0.01, max_norm=1.5, momentum=momentum)
     stacked = local_round(method, down, client, oracles(b), context(), descent)
@@ -209,7 +209,7 @@ def annotations_of_hooks_are_the_class_line(method: Method) -> None:
 
 
 def is_record(kind: Any) -> bool:
-    """Tell whether an annotation is a record."""
+    """Tell whether an annotation is a class of records."""
     return isinstance(kind, type) and issubclass(kind, Record)
 
 

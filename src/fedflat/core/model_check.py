@@ -28,7 +28,7 @@ class Randomness(Enum):
     NOTHING = "nothing"
     DROPOUT = "dropout"  # and nothing else: `SeededDropout` makes the masks
     OTHER = "other"  # from torch's random state, which has to be seeded for one client at a time
-    # Seeded as OTHER. A sample's scores depend on the other samples of its batch, and only `sequential` never pads one.
+    # Seeded as OTHER. A sample's scores depend on the rest of its batch; only the executor `sequential` never pads.
     OF_BATCH = "of batch"
 
 
@@ -56,9 +56,9 @@ def randomness_of(module: nn.Module, x: Tensor, classes: int, task: Task = CROSS
     parameters, samples and torch's random state.
 
     Raises InputError if the module cannot take the samples, cannot be copied, or does not give one score per class; if
-    the scores have no gradient, or one by tensors that are not trained; if the module changes a buffer, its input or a
-    parameter, or draws random numbers that are not torch's; or if it keeps any other state between passes, which would
-    leak from one client's samples to the next client. Torch's random state is restored.
+    the scores have no gradient, or a gradient with respect to tensors that are not trained; if the module changes a
+    buffer, its input or a parameter, or draws random numbers that are not torch's; or if it keeps any other state
+    between passes, which would leak from one client's samples to the next client. Torch's random state is restored.
     """
     fresh, values = copied(module, with_parameters=False), {name: p.detach() for name, p in module.named_parameters()}
     moving = {name for name, p in module.named_parameters() if p.requires_grad}
@@ -93,7 +93,7 @@ class _Observation:
 
 
 def _observe(module: nn.Module, values: dict[str, Tensor], x: Tensor, classes: int, task: Task) -> _Observation:
-    """Run `x` at `values` forward and backward, and once in evaluation mode. Raises InputError as `randomness_of`."""
+    """Run `x` at the parameters `values`, forward and backward, then in evaluation mode. Raises InputError."""
     before = _random_state(x)
     leaves = {name: values[name].clone().requires_grad_(p.requires_grad) for name, p in module.named_parameters()}
     with _watched(module, leaves), torch.enable_grad(), _dropout(x) as covered:
@@ -151,7 +151,7 @@ def _depends_on_others(module: nn.Module, values: dict[str, Tensor], x: Tensor, 
 
 
 def _back(module: nn.Module, scores: Tensor, leaves: dict[str, Tensor]) -> list[Tensor | None]:
-    """Return the gradients by `leaves`. Raises InputError if there are none, or if other tensors have a gradient."""
+    """Return the gradients with respect to `leaves`. Raises InputError if none exists, or if another tensor has one."""
     trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
     if not trained:
         return []
@@ -177,7 +177,7 @@ def _back(module: nn.Module, scores: Tensor, leaves: dict[str, Tensor]) -> list[
 
 
 def _refuse_others(module: nn.Module, scores: Tensor, trained: set[int]) -> None:
-    """Raise InputError if `scores` have a gradient by a tensor that training would not change."""
+    """Raise InputError if `scores` have a gradient with respect to a tensor that training would not change."""
     own = {id(p): name for name, p in module.named_parameters()}
     for leaf in leaves_of(scores):
         if id(leaf) not in trained:
@@ -210,7 +210,7 @@ def _scores(module: nn.Module, parameters: dict[str, Tensor], x: Tensor, classes
 
 
 def _called(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Any:
-    """Call `module`. Raises InputError if it fails."""
+    """Call `module` with `parameters` on `x`. Raises InputError if the call fails."""
     restorer = Restorer(module)
     try:
         return functional_call(module, parameters, (x,))
@@ -225,7 +225,7 @@ def _called(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Any:
 
 
 def _takes_floats(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> bool:
-    """Tell whether `module` takes the numbers of `x` as floats of its own type."""
+    """Tell whether `module` accepts `x` if it is converted to the floating-point dtype of `parameters`."""
     floats = [p.dtype for p in parameters.values() if p.is_floating_point()]
     with suppress(Exception):
         functional_call(module, parameters, (x.to(floats[0]),))
@@ -234,7 +234,7 @@ def _takes_floats(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -
 
 
 def _warn_of_probabilities(found: _Observation) -> None:
-    """Warn if the scores of every sample are probabilities: the loss applies softmax again."""
+    """Warn if the scores of every sample are probabilities, because the loss applies softmax to scores itself."""
     for scores, when in ((found.scores, ""), (found.evaluated, "in evaluation mode ")):
         rows = scores.double()
         if rows.shape[-1] > 1 and bool((rows >= 0).all()) and torch.allclose(rows.sum(-1), rows.new_ones(len(rows))):

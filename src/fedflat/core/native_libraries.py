@@ -25,7 +25,7 @@ def fix_product_rounding() -> None:
 
     Then a client's training has the same bits in every row of a stack; this costs no measurable time. Call this before
     any computation: Intel's library chooses its rounding at its first call. Nothing changes if the user has set
-    $MKL_CBWR, or if the library was called before; processes that are started later then round as this one does.
+    $MKL_CBWR, or if the library was called before; in both cases, processes that are started later round as this one.
     """
     if VARIABLE not in os.environ and _set_in_library():
         os.environ[VARIABLE] = "AUTO"
@@ -54,7 +54,7 @@ MAPPED_FROM = (2**30, 2**25)  # bytes from which a block is mapped separately; b
 
 
 def tune_allocator(library: Callable[[], Any] = lambda: ctypes.CDLL(None)) -> bool:
-    """Let glibc keep freed memory for the rest of this process; returns whether it does.
+    """Let glibc keep freed memory for the rest of this process; return whether it does.
 
     The peak of memory stays the same, and a second call changes nothing. Nothing happens if the C library of this
     process, which `library` loads, is not glibc, or if $FEDFLAT_MALLOC is "default". Raises InputError for any other

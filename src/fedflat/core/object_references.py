@@ -37,7 +37,7 @@ class ExtensionPoint:
     """A kind of object that users may add, such as methods."""
 
     name: str  # such as "methods": packages declare entry points in the group fedflat.methods
-    words: str  # what an object must be, in messages, e.g. "a subclass of fedflat's Method"
+    words: str  # for messages: what an object must be, such as "a subclass of fedflat's Method"
     qualifies: Callable[[Any], bool]
     check: Callable[[Any], None] = lambda _: None  # raises InputError for an object that cannot work
 
@@ -96,7 +96,7 @@ def resolved(reference: str) -> str:
 
 
 def relative_to(folder: Path, name: str) -> str:
-    """Prefix the path in a reference with `folder`, where the file with the reference is; other names are unchanged."""
+    """Prefix the path in a reference with `folder`, the folder to which it is relative; other names are unchanged."""
     place, colon, attribute = name.rpartition(":")
     return f"{folder / Path(place).expanduser()}:{attribute}" if colon and _is_path(place) else name
 
@@ -113,7 +113,7 @@ def file_of(name: str) -> Path | None:
 
 
 def portable(name: str) -> str:
-    """Remove the folder from a reference, so that it is the same on every machine; other names are unchanged."""
+    """Remove the folder from a reference, so that the result is equal on every machine; other names are unchanged."""
     place, colon, attribute = name.rpartition(":")
     return f"{Path(place).name}:{attribute}" if colon and _is_path(place) else name
 
@@ -192,7 +192,7 @@ def _is_path(place: str) -> bool:
 
 
 def _module_of_file(place: str) -> ModuleType:
-    """Import the module in the file `place`, once per process. The module may import others from its folder."""
+    """Import the module in the file `place`, once per process. The module may import others from the same folder."""
     import cloudpickle  # here, because most runs name no file
 
     name = f"{Path(place).stem}_{hashlib.sha256(place.encode()).hexdigest()[:16]}"

@@ -142,7 +142,7 @@ class Objective:
         return torch.autocast(next(self.module.parameters()).device.type, torch.bfloat16)
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """Return a context with every layer in evaluation mode. Raises InputError if one stays in training mode."""
+        """Return a context with every layer in evaluation mode. Raises InputError if a layer stays in training mode."""
         return evaluating(self.module)
 
     def check_own_modes(self, w: Tensor, x: Tensor) -> None:
@@ -170,7 +170,7 @@ class Objective:
 class BatchOracle:
     """The gradient oracle of one batch (see `core.oracle.MinibatchOracle`).
 
-    `seeded` makes a context for each gradient, which seeds torch's random state for random draws other than dropout.
+    `seeded` returns a context for each gradient; the context seeds torch's random state for draws other than dropout.
     """
 
     objective: Objective
@@ -225,13 +225,13 @@ class BatchOracle:
         return penalty
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients by `w` and by a linear map of the samples; see `core.oracle.wrt_inputs`."""
+        """Return the gradients with respect to `w`, `matrix` and `shift`; see `core.oracle.wrt_inputs`."""
         return self.wrt_inputs_with_loss(w, matrix, shift)[1]
 
     def wrt_inputs_with_loss(
         self, w: Tensor, matrix: Tensor, shift: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-        """Compute the mean loss on the samples after the linear map, and the gradients of `wrt_inputs`."""
+        """Compute the mean loss on the mapped samples A x + b, and the gradients of `wrt_inputs`."""
         inputs = [x.detach().requires_grad_() for x in (w, matrix, shift)]
         with self.seeded(), torch.enable_grad(), self.objective.training_precision():
             moved = replace(self.batch, x=_transformed(self.batch, w.ndim, *inputs[1:]))
@@ -254,7 +254,7 @@ def _transformed(batch: Batch, axes: int, matrix: Tensor, shift: Tensor) -> Tens
 
 @contextmanager
 def _stacking() -> Iterator[None]:
-    """Turn an error that `vmap` raises for a function that it cannot run for several clients into StackingError."""
+    """Raise StackingError for an error of `vmap` in the block: `vmap` cannot run every model for several clients."""
     try:
         yield
     except (InputError, Warning):  # a warning that a filter raises as an error is no failure of torch

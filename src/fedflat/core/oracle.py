@@ -1,7 +1,7 @@
 """The gradient oracle and its transforms.
 
 An oracle maps parameters to the gradient of the task loss on the current minibatch at these parameters.
-A sharpness-aware method needs this gradient at other parameters, which is a transform of the oracle.
+A sharpness-aware method needs this gradient at other parameters; a transform of the oracle computes it there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MinibatchOracle(Protocol):
         """Return the gradient of a teacher's penalty alone; see the function `teacher_gradient`."""
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients by `w` and by a linear map of the samples; see the function `wrt_inputs`."""
+        """Return the gradients with respect to `w`, `matrix` and `shift`; see the function `wrt_inputs`."""
 
 
 EPSILON = 1e-12  # added to a norm before dividing by it
@@ -69,7 +69,7 @@ def with_teacher(grad: Oracle, e: Tensor, weight: float, tau: float) -> Oracle:
     """Return the oracle of the loss + weight tau^2 KL(softmax(z_e / tau) || softmax(z_w / tau)), batch mean.
 
     z_w and z_e are the scores at w and at the teacher's parameters `e` (*clients, d), which carry no
-    gradient. Apply it to the step's own oracle, before any other transform.
+    gradient. Apply this function to the step's own oracle, before any other transform.
     """
     return cast(MinibatchOracle, grad).with_teacher(e, weight, tau)
 
@@ -77,25 +77,25 @@ def with_teacher(grad: Oracle, e: Tensor, weight: float, tau: float) -> Oracle:
 def teacher_gradient(grad: Oracle, w: Tensor, e: Tensor, tau: float) -> Tensor:
     """Return the gradient at `w` of KL(softmax(z_e / tau) || softmax(z_w / tau)), batch mean, without the task loss.
 
-    z_w and z_e are the scores at w and at the teacher's parameters `e` (*clients, d), with the same dropout masks. It
-    is not a descent gradient; a step needs one in addition. Apply it to the step's own oracle.
+    z_w and z_e are the scores at w and at the teacher's parameters `e` (*clients, d), with the same dropout masks. The
+    result is not a descent gradient; a step needs one in addition. Apply this function to the step's own oracle.
     """
     return cast(MinibatchOracle, grad).teacher_gradient(w, e, tau)
 
 
 def wrt_inputs(grad: Oracle, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients by w, `matrix` and `shift` of the loss on the samples A x + b.
+    """Compute the gradients of the loss on the samples A x + b with respect to w, `matrix` and `shift`.
 
     A is `matrix` (*clients, c c), row-major, and acts on the c channels of a sample. b is `shift` (*clients, n), where
-    n is the size of a sample. Apply it to the step's own oracle.
+    n is the size of a sample. Apply this function to the step's own oracle.
     """
     return cast(MinibatchOracle, grad).wrt_inputs(w, matrix, shift)
 
 
 class ObservedOracle:
-    """An oracle that returns the gradients of another one, and records how many a local step takes, and its loss.
+    """An oracle that passes on the gradients of another oracle, and records their number and the loss in a local step.
 
-    The last gradient that it returned is the step's descent gradient, unless a method calls `as_descent_gradient`.
+    The last gradient that was returned is the step's descent gradient, unless a method calls `as_descent_gradient`.
     The loss comes from the forward pass of the first gradient: at the same point and samples, without a penalty.
     """
 
@@ -122,13 +122,16 @@ class ObservedOracle:
         return gradient
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients by `w`, `matrix` and `shift`, counted as one; see the function `wrt_inputs`."""
+        """Return the gradients of the function `wrt_inputs`; the three together are counted as one gradient."""
         gradients = self._asked(self._grad, "wrt_inputs", "wrt_inputs_with_loss", w, matrix, shift)
         by_w, by_matrix, by_shift = gradients
         return self._observed(w, by_w), by_matrix, by_shift
 
     def _asked(self, grad: Any, plain: str, with_loss: str, *at: Tensor | float) -> Any:
-        """Call the method `plain` of `grad`; the first call uses `with_loss`, if `grad` has it, and stores the loss."""
+        """Call the method `plain` of `grad`, and return its result.
+
+        For the first gradient, call the method `with_loss` instead, if `grad` has it, and store the loss.
+        """
         if self.calls or not hasattr(grad, with_loss):
             return getattr(grad, plain)(*at)
         self.loss, gradients = getattr(grad, with_loss)(*at)
@@ -141,7 +144,7 @@ class ObservedOracle:
 
 
 def as_descent_gradient(grad: Oracle, gradient: Tensor) -> Tensor:
-    """Return `gradient`, computed from gradients of `grad`, and record it as the descent gradient, which is clipped."""
+    """Record `gradient`, computed from gradients of `grad`, as the step's descent gradient, and return it."""
     inner: Any = grad
     while not isinstance(inner, ObservedOracle) and hasattr(inner, "grad"):  # an oracle on a subspace
         inner = inner.grad

@@ -39,7 +39,7 @@ def squared_length() -> Any:
 
 
 def in_range(low: float, high: float) -> Any:
-    """Mark a field without a unit, from `low` to `high`, such as a cosine. It does not enter the norm of a record."""
+    """Mark a field without a unit, from `low` to `high`, such as a cosine. Norms of records leave it out."""
     return field(metadata={"in_range": (low, high)})
 
 
@@ -102,7 +102,7 @@ class Record:
         return cls._known_marks
 
     def map(self, fn: Callable[..., Tensor], *others: Self) -> Self:
-        """Apply `fn` field by field; stacking, masking, averaging and sending all use this."""
+        """Apply `fn` to each field of this record and of `others`; stacking, masking, averaging and sending do so."""
         return type(self)(**{name: fn(*(getattr(r, name) for r in (self, *others))) for name in self.__match_args__})
 
     def tensors(self) -> dict[str, Tensor]:
@@ -151,8 +151,8 @@ def record_norm(
     record: (*clients, width) in every field. The length of a field with the scale of gradients is multiplied by
     `lr_sum` (*clients, 1), the sum of the client's step sizes, which converts it to parameter units.
     squared: fields that are squares of lengths, whose square roots enter the norm; then a record whose vectors are c
-    times as long has c times the norm. By default all fields enter unchanged: noise of one size for all fields needs
-    the plain norm.
+    times as long has c times the norm. By default no root is taken: privacy noise with one standard deviation for all
+    fields needs the norm of the fields themselves.
     """
     gradients = record.marked("gradient_scale")
     squares = []

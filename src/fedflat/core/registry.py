@@ -55,7 +55,7 @@ def module_names(package: str) -> list[str]:
 
 @cache
 def _files(folders: tuple[str, ...]) -> list[str]:
-    """Return the modules in `folders`; cached, because a list of recipes calls this ten thousand times."""
+    """Return the modules in `folders`; cached, because listing all recipes calls this ten thousand times."""
     return [module.name for module in iter_modules(folders) if not module.ispkg]
 
 
@@ -78,7 +78,10 @@ def classes_by_file(package: str, qualifies: Qualifies[Entry]) -> dict[str, type
 
 
 def find_class(package: str, name: str, qualifies: Qualifies[Entry]) -> type[Entry] | None:
-    """Return the class that `name` means, or None. The module of that name is searched before all others."""
+    """Return the class called `name` up to case, `-` and `_`; None if there is none.
+
+    The module of that name is searched before all others.
+    """
     wanted = plain(name)
     modules = sorted(module_names(package), key=lambda module: plain(module) != wanted)
     classes = (cls for module in modules for cls in classes_of(package, module, qualifies))

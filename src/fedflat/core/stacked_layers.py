@@ -33,7 +33,7 @@ class SeededDropout(TorchFunctionMode):
     `key` is an int64 tensor () on the model's device; inside `vmap` it may be batched, unlike torch's
     own generators. A mask depends on the key, on the number of earlier dropouts in the block, and on the coordinates
     of each element, but not on the sizes of the axes: a short batch has the same masks alone and padded in a stack.
-    This covers dropout of elements and of channels if Python calls it. Random numbers that torch draws inside an
+    Dropout of elements and of channels is covered if Python code calls it. Random numbers that torch draws inside an
     operator (attention, recurrent layers, noise) still change torch's random state.
     """
 
@@ -86,7 +86,8 @@ class _DropoutCall:
 def kept(key: Tensor, call: int, shape: tuple[int, ...], p: float) -> Tensor:
     """Draw the elements that dropout keeps, bool of `shape`: each with probability 1 - p, 0 < p < 1.
 
-    SplitMix64's finaliser chained over (key, call, coordinates), as in `rounds.randomness.words`.
+    The random bits come from SplitMix64's finaliser, chained over (key, call, coordinates) as in
+    `rounds.randomness.words`.
     """
     state = _mix(key ^ _mix(torch.full_like(key, call)))
     for length in shape:
@@ -128,10 +129,10 @@ def linear_layers(module: nn.Module) -> list[nn.Linear]:
 def row_major(layers: Sequence[nn.Linear]) -> Iterator[None]:
     """Make `vmap` compute the weight gradients of `layers` in row-major order, as in the flat vector.
 
-    The results are the same. But torch's own product gives the gradients transposed, and copying them into the flat
-    vector takes half of the time of a small network. Computing (W x^T)^T gives row-major gradients. A product with a
-    custom gradient does, too; its forward pass is twice as fast, but it is slower in Python, so that only compiled
-    steps use it.
+    The gradients have the same values. But torch's own product gives them transposed, and copying transposed gradients
+    into the flat vector takes half of the time of a small network. Computing the product as (W x^T)^T gives row-major
+    gradients. Compiled steps use an operator with a custom gradient (`_Product`) instead: its gradients are row-major,
+    too, and its forward pass is twice as fast. Outside compiled steps, calling this operator from Python is slower.
     """
     for layer in layers:
         layer.forward = partial(_linear, layer)  # type: ignore[method-assign]
@@ -173,7 +174,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, int | None], *inputs: Tensor) -> tuple[Tensor, int]:
-        """Put the client axis first; an input without one is the same for all clients."""
+        """Put the client axis first; an input without a client axis is the same for all clients."""
         stacked = (
             x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
             for x, dim in zip(inputs, in_dims, strict=True)

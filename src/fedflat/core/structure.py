@@ -46,7 +46,7 @@ def layers_of(module: nn.Module) -> str:
 
 
 def telling_apart(texts: Sequence[str]) -> list[str]:
-    """Shorten texts of `layers_of` to the layers that differ; keep the digests if these layers are not enough."""
+    """Shorten texts from `layers_of` to the layers that differ; keep the digests if texts would otherwise be equal."""
     split = [text.rpartition(" #")[::2] for text in texts]
     parts = [names.split("; ") for names, _ in split]
     common = set(parts[0]).intersection(*parts[1:])
@@ -84,7 +84,7 @@ class _Words:
         return self._once(thing)
 
     def _once(self, thing: Any) -> str:
-        """Describe an object that may contain others, or itself; the second time by its number."""
+        """Describe an object that may contain others, or itself; an object met again is described by its number."""
         if id(thing) in self._seen:
             return f"again {self._seen[id(thing)][0]}"
         self._seen[id(thing)] = len(self._seen), thing
@@ -147,7 +147,7 @@ class _Words:
         return text
 
     def options(self, module: nn.Module) -> str:
-        """Describe a module's class with the arguments that are not defaults; if not installed, with all attributes."""
+        """Describe a module's class with its non-default arguments or, if it is a user's class, with all attributes."""
         self._class(type(module))
         values = {k: x for k, x in {**vars(module), **module._buffers}.items() if k not in OF_EVERY_MODULE}
         if not is_installed(type(module)):
@@ -207,7 +207,7 @@ def _argument_names(function: Any) -> Iterator[str]:
 
 
 def _options(cls: type[nn.Module]) -> dict[str, Any]:
-    """Return the constructor arguments of a module's class and their defaults; also of bases that get **kwargs."""
+    """Return the constructor arguments of a module's class, and of bases that get its **kwargs, with their defaults."""
     found: dict[str, Any] = {}
     for base in cls.__mro__:
         if "__init__" in vars(base):

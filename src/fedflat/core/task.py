@@ -36,11 +36,11 @@ class Task:
     """A kind of labels and the loss that is minimised."""
 
     kind: Kind
-    loss: str  # its name; for a function, a text of its code
+    loss: str  # name of the loss; for a user's function, a description of its code
     each: SampleLoss
 
     def check(self, outputs: int, y: Tensor, dtype: torch.dtype) -> None:
-        """Raise InputError unless `each` returns one loss per sample, which depends only on its scores and labels.
+        """Raise InputError unless `each` returns one loss per sample, from the scores and labels of this sample alone.
 
         The check uses the labels `y` (n, ...) of some samples, and `outputs` made-up scores for each of them.
         """
@@ -66,7 +66,9 @@ class Task:
         if not (same(found.detach(), again.detach()) and same(y, labels)):
             raise InputError(f"loss {self.loss}: gives other numbers for the same scores and labels, or changes them")
         if [id(leaf) for leaf in leaves_of(found)] != [id(numbers)]:
-            raise InputError(f"loss {self.loss}: has no gradient by the scores, or has parameters of its own")
+            raise InputError(
+                f"loss {self.loss}: has no gradient with respect to the scores, or has parameters of its own"
+            )
 
 
 CROSS_ENTROPY = Task("classification", "cross-entropy", partial(cross_entropy, reduction="none"))

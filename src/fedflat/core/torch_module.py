@@ -76,7 +76,10 @@ class Space:
 
 
 def _check_types(kinds: dict[torch.dtype, str]) -> None:
-    """Raise InputError unless all parameters have one type that can be trained; `kinds` has a name for each type."""
+    """Raise InputError unless all trainable parameters have one dtype, and torch can train parameters of this dtype.
+
+    kinds: for each dtype that parameters have, the name of such a parameter.
+    """
     for dtype, name in kinds.items():
         if dtype not in TYPES:
             raise InputError(f"model: parameter {name!r} is {dtype}; trainable types are {', '.join(map(str, TYPES))}; "
@@ -99,8 +102,9 @@ def copied(module: nn.Module, with_parameters: bool = True) -> nn.Module:
     """Copy `module`; if `with_parameters` is false, the copy shares the parameters of `module`, which saves memory.
 
     Some layers compute a tensor from their parameters before each pass, as torch's old hooks for weight normalisation
-    and pruning do; in the copy, it is a constant until the first pass. Raises InputError if a copy cannot be made or
-    still uses the original, or if a copy would lose hooks on gradients of parameters, or memory that tensors share.
+    and pruning do; in the copy, this tensor is a constant until the first pass. Raises InputError if a copy cannot be
+    made or still uses the original, or if a copy would lose hooks on gradients of parameters or the sharing of memory
+    between tensors.
     """
     if isinstance(module, torch.jit.ScriptModule | nn.DataParallel):
         raise InputError(f"model: a {type(module).__name__} cannot be trained here; give the module it was made from")
@@ -172,7 +176,7 @@ class Restorer:
                        for name, p in layer._parameters.items() if p is not None]  # fmt: skip
 
     def restore_parameters(self) -> None:
-        """Put back parameters of layers registered twice, which `torch.func.functional_call` replaces for good."""
+        """Put back parameters of layers registered twice, which `torch.func.functional_call` would leave replaced."""
         for layer, name, p in self._twice:
             if layer._parameters[name] is not p:
                 setattr(layer, name, p)

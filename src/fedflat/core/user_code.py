@@ -29,7 +29,7 @@ LONGEST = 400  # characters of an error's own message
 
 
 def is_installed(thing: Any) -> bool:
-    """Tell whether a function, class or module belongs to Python, an installed package or this one, by its file.
+    """Tell, by its file, whether a function, class or module is part of Python, an installed package or this package.
 
     The name of the object and the version of its package then identify the code.
     """
@@ -46,7 +46,7 @@ def is_installed(thing: Any) -> bool:
 def keeps_nothing(module: str | None) -> bool:
     """Tell whether functions and plain objects of the module with this name are known to keep no state between calls.
 
-    This is stricter than `is_installed`: an installed package that is not listed may keep state, as a user's file may.
+    This is stricter than `is_installed`: an installed package outside `LIBRARIES` may keep state, as a user's file may.
     """
     return (module or "").partition(".")[0] in LIBRARIES
 
@@ -211,7 +211,10 @@ def check_record(method: Method, hook: str, found: Any, kind: type[Record]) -> A
 
 
 def _is_like(thing: Any, kind: type[Any]) -> bool:
-    """Tell whether `thing` is a `kind`. For a kind of record any record passes: the contract checks which one."""
+    """Tell whether `thing` is an instance of `kind`; if `kind` is a class of records, any record qualifies.
+
+    The contract checks that the record is of the right class.
+    """
     return isinstance(thing, Record if issubclass(kind, Record) else kind)
 
 

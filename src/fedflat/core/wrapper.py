@@ -16,7 +16,7 @@ from .records import Record, Scalar
 
 
 class OfBase:
-    """An attribute whose value comes from the base of the wrapper; on the class, from the default base."""
+    """An attribute that is read from the base of a wrapper; on the wrapper's class, from the default base."""
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self.name = name
@@ -278,5 +278,5 @@ def _only(moving: Tensor, record: Any) -> Any:
 
 
 def _turned(kind: Any, base: type[Record], record: Any, turn: Tensor) -> Any:
-    """Add a turn to a record of the base."""
+    """Return a record of the class `kind`: the fields that `base` has, from `record`, and the field `turn`."""
     return kind(**{f.name: getattr(record, f.name) for f in fields(base)}, turn=turn)

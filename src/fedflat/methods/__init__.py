@@ -1,6 +1,6 @@
-"""The federated methods. One file each; a new file in this folder is found without further registration.
+"""The federated methods, in one file each; a new file in this folder is found without further registration.
 
-The equations of a class, with the meaning and unit of every letter, are in docs/methods, in a file of its name.
+The equations of a class, with meaning and unit of every letter, are in docs/methods, in a file named like the class.
 """
 
 from __future__ import annotations

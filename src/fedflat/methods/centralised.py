@@ -7,10 +7,10 @@ from .fedavg import FedAvg
 class Centralised(FedAvg):
     """SGD on the pooled samples of all clients, with as many gradients as a cohort takes.
 
-    client  one, with all samples: w <- w - lr g(w), in as many steps as the cohort takes together
-    server  takes its model
+    client  a single one with all samples: w <- w - lr g(w), in as many steps as the cohort's clients take together
+    server  w <- the model of this client
 
-    The gap of a federation to this baseline is the cost of distributed samples.
+    The gap between a federated method and this baseline is the cost of leaving the samples at the clients.
     """
 
     training = "centralised"

@@ -15,7 +15,8 @@ class FedACG(FedAvg, server=Heavy):
             w_i <- w_i - lr (g_i(w_i) + beta (w_i - w^))
     server  m <- lam m + server_lr mean (w_i - w^);   w <- w + m
 
-    beta is the coefficient in the gradient: the released penalty 1e-3 ||w_i - w^||^2 has no factor 1/2.
+    beta is the coefficient in the gradient. The penalty of the released code, 1e-3 ||w_i - w^||^2, has no factor 1/2,
+    so it corresponds to beta = 2e-3.
     """
 
     paper = Citation(

@@ -11,8 +11,8 @@ from .fedavg import FedAvg
 
 
 class Adaptive(Model):
-    m: Vector  # running mean of the move, in parameter units
-    v: Vector  # running square of the move, in squared parameter units
+    m: Vector  # running mean of the clients' mean move D, in parameter units
+    v: Vector  # running estimate (FedAdagrad: sum) of D^2, in squared parameter units
 
 
 class AdaptiveServer(FedAvg, server=Adaptive):
@@ -74,7 +74,7 @@ class FedAdam(AdaptiveServer):
 
 
 class FedYogi(AdaptiveServer):
-    """Yogi at the server: v moves towards the square of the move by a step that does not depend on v.
+    """Yogi at the server: v moves towards the squared move by a step whose length does not depend on v.
 
     client  w_i <- w_i - lr g_i(w_i)
     server  D = mean (w_i - w);   m <- beta1 m + (1 - beta1) D

@@ -9,13 +9,14 @@ from .fedavg import FedAvg
 
 
 class FedASAM(FedAvg):
-    """FedAvg on the adaptive SAM gradient, whose ball is stretched by the size of each weight.
+    """FedAvg on the adaptive SAM gradient: the ball of perturbations is stretched by the size of each weight.
 
     client  T = |w_i| + eta on weights, 1 on biases;   e = rho T^2 g_i(w_i) / ||T g_i(w_i)||
             w_i <- w_i - lr g_i(w_i + e)
     server  w <- w + server_lr mean (w_i - w)
 
-    A weight is a parameter whose name contains "weight", as in the released code; the norm is global.
+    A weight is a parameter whose name contains "weight", as in the released code; the norm is over
+    all parameters.
     """
 
     paper = Citation(

@@ -15,7 +15,7 @@ class FedAvgM(FedAvg, server=Heavy):
     client  w_i <- w_i - lr g_i(w_i)
     server  m <- beta m + mean (w_i - w);   w <- w + server_lr m
 
-    There is no factor 1 - beta.
+    The mean move has no factor 1 - beta.
     """
 
     paper = Citation(

@@ -15,7 +15,7 @@ class MoveAndDirection(Delta):
 
 
 class DirectionServer(FedAvg, mean=MoveAndDirection):
-    """A server that moves along a direction of gradient scale, `mean (w - w_i) / (lr K_i)`."""
+    """A server that moves along `mean (w - w_i) / (lr K_i)`, a direction on the scale of gradients."""
 
     server_lr_mode: Literal["relative", "absolute"] = hyper(
         "relative", "relative: the step is server_lr lr K, so 1 is plain averaging; absolute: the papers' literal step"
@@ -35,7 +35,7 @@ class Momentum(DirectionServer, server=Anchored, down=Anchored):
     @property
     @abstractmethod
     def fresh(self) -> float:
-        """Weight of the fresh gradient against the global direction."""
+        """Weight of the fresh gradient; the global direction has the weight 1 - fresh."""
 
     def fresh_weight(self, down: Anchored) -> float:
         return self.fresh
@@ -55,8 +55,8 @@ class FedCM(Momentum):
     server  Delta <- mean (w - w_i) / (lr K_i);   w <- w + server_lr mean (w_i - w)
 
     If all K_i are K, the server's step is w <- w - server_lr lr K Delta with the new Delta. Delta starts at
-    zero, so the step size of round 0 is alpha lr. With weight decay, the fixed point is that of a decay of
-    decay / alpha.
+    zero, so local steps in round 0 have the effective step size alpha lr. At a fixed point, weight decay acts
+    as if it were decay / alpha.
     """
 
     paper = Citation(

@@ -26,7 +26,7 @@ class DynamicRegularised(Method, server=DynamicServer, client=DynamicClient, dow
     @property
     @abstractmethod
     def penalty(self) -> float:
-        """Weight of the proximal term; the papers write alpha, or 1 / beta."""
+        """Weight of the proximal term; the papers call this weight alpha, or 1 / beta."""
 
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         return grad(w) + self.penalty * (client.h + w - down.w), client
@@ -46,7 +46,7 @@ class FedDyn(DynamicRegularised):
     client  w_i <- w_i - lr (g_i(w_i) + alpha h_i + alpha (w_i - w));   h_i <- h_i + (w_i - w)
     server  h <- h + S/N mean (w_i - w);   w <- mean w_i + h
 
-    h_i is -1/alpha times the paper's dual. Small alpha is not FedAvg: the server still adds h.
+    h_i is -1/alpha times the paper's dual. A small alpha does not give FedAvg, because the server still adds h.
     """
 
     paper = Citation(

@@ -11,7 +11,7 @@ from ..core.records import Delta, Model, Nothing, Scalar, squared_length
 
 
 class AveragedServer(Model):
-    average: Annotated[Tensor, "d", "average_last"]  # mean of the last two models, parameters; in round 0 the model
+    average: Annotated[Tensor, "d", "average_last"]  # mean of the last two models, or of one after round 0, parameters
 
 
 class MoveAndSquare(Delta):
@@ -25,7 +25,7 @@ class FedExP(Method, server=AveragedServer, down=Model, up=Delta, mean=MoveAndSq
     server  s = max(1, mean ||w_i - w||^2 / (2 (||mean (w_i - w)||^2 + eps)));   w <- w + s mean (w_i - w)
 
     The mean of the last two models is evaluated and exported (average_last); training continues from w.
-    Both means in s have the same weights, so a round with one client has s = 1.
+    Both means in s use the same client weights. With one client the quotient is below 1/2, so s = 1.
     """
 
     paper = Citation(

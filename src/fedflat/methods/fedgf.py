@@ -12,7 +12,7 @@ from .fedavg import FedAvg
 
 class GFServer(Model):
     last: Vector  # the last global move w^r - w^{r-1}, parameters
-    far: Annotated[Tensor, "window"]  # 1 for each recent round whose mean drift passed the threshold, newest last
+    far: Annotated[Tensor, "window"]  # newest last; 1 for a round whose mean drift exceeded the threshold, else 0
     rounds: Scalar  # rounds done so far
 
 

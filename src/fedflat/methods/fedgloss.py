@@ -11,16 +11,16 @@ from .feddyn import DynamicClient, DynamicRegularised, DynamicServer
 
 
 class GlossServer(DynamicServer):  # w is unperturbed; h is -beta times the paper's sigma
-    last: Vector  # the paper's Delta: mean (w~ - w_i) of the last round, uphill, in parameter units
+    last: Vector  # the paper's Delta: mean (w~ - w_i) of the last round, which points uphill, in parameter units
     rounds: Scalar  # rounds done so far
 
 
 class MoveTwice(Delta):
-    equal: Vector = uniform_mean()  # delta again; it is averaged with equal weights, whatever the experiment's are
+    equal: Vector = uniform_mean()  # a second copy of delta
 
 
 class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwice):
-    """Sharpness-aware at the server: clients start from a model perturbed along the last pseudo-gradient.
+    """Sharpness-aware minimisation at the server: clients start from a model perturbed along the last pseudo-gradient.
 
     server  w~ = w + rho_t unit(Delta)                       (the clients receive w~ alone)
     client  w_i <- w_i - lr (g_i(w_i + rho_l unit(g_i(w_i))) + h_i / beta + (w_i - w~) / beta)
@@ -28,7 +28,8 @@ class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwic
     server  Delta <- mean (w~ - w_i);   h <- h + S/N mean (w_i - w~);   w <- w - server_lr Delta + h
 
     The server's step starts from the unperturbed w. rho_t rises from rho_0 to rho over `warm_up` rounds.
-    rho_l = 0 is plain SGD at the clients. Delta may be weighted by samples; h always has equal weights.
+    rho_l = 0 is plain SGD at the clients. The mean in Delta may weight clients by samples; the mean in h has
+    equal weights in every run.
     """
 
     paper = Citation(

@@ -26,9 +26,9 @@ class FedGMT(DynamicRegularised, server=TaughtServer, client=DynamicClient, down
             h_i <- h_i + (w_i - w)
     server  h <- h + S/N mean (w_i - w);   w <- mean w_i + h;   e <- alpha e + (1 - alpha) w
 
-    There is no proximal term. Models may be weighted by samples; h always has equal weights.
-    dual_scope = "active" is the paper's server, w <- mean (w_i + h_i) over the sampled clients, where
-    w_i and h_i have the same weights. beta = none drops the duals.
+    There is no proximal term. The mean of w_i may weight clients by samples; the mean in h has equal weights
+    in every run. dual_scope = "active" is the paper's server, w <- mean (w_i + h_i) over the sampled clients,
+    where w_i and h_i have the same weights. beta = none drops the duals h_i.
     """
 
     paper = Citation(

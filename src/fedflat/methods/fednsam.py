@@ -15,13 +15,13 @@ class Ahead(Model):
 
 
 class FedNSAM(FedAvg, server=Heavy, down=Ahead):
-    """The server's Nesterov momentum says where clients start, and which way they perturb.
+    """The server's Nesterov momentum gives the clients' starting point and the direction of their perturbation.
 
     client  start at w^ = w + gamma m, which is what the server sends;   e = -rho unit(m)
             w_i <- w_i - lr g_i(w_i + e)
     server  m <- gamma m + server_lr mean (w_i - w^);   w <- w + m
 
-    m is a move, so -m is uphill. With perturbation = "local", e is SAM's own perturbation, rho unit(g_i(w_i)).
+    m is a move, so -m points uphill. With perturbation = "local", e is SAM's own perturbation, rho unit(g_i(w_i)).
     The model that is evaluated is w, not w^.
     """
 

@@ -28,8 +28,8 @@ class FedRobust(FedAvg, client=Shifted):
 
     All gradients of a step are taken at the same w_i, A_i and b_i. A acts on the channels of a sample and
     starts as I, b has a sample's shape and starts as 0; both are kept across rounds. If `channels` is the
-    number of values in a sample and pixels = 1, A mixes all values. The source that uses this method as
-    a baseline gives no settings; the method is recalled from its paper, which was not read again.
+    number of values in a sample and pixels = 1, A mixes all values. The paper that uses this method as a
+    baseline gives no settings; the equations here are from memory of the method's own paper.
     """
 
     paper = Citation(

@@ -13,7 +13,7 @@ class FedSAM(FedAvg):
     client  w_i <- w_i - lr g_i(w_i + rho g_i(w_i) / ||g_i(w_i)||)
     server  w <- w + server_lr mean (w_i - w)
 
-    Both gradients of a step use the same batch. rho is a radius.
+    Both gradients of a step use the same batch. rho is the radius of the perturbation.
     """
 
     paper = Citation(

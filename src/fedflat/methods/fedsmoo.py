@@ -17,7 +17,7 @@ class SmooServer(Model):
 
 class SmooClient(Record):
     h: Annotated[Tensor, "d", "dynamic_reg"]  # sum of this client's moves w_i - w so far, in parameter units
-    mu: Annotated[Tensor, "d", "sam_correction"]  # dual of the agreement s_i = s
+    mu: Annotated[Tensor, "d", "sam_correction"]  # dual variable of the constraint s_i = s, in units of the gradient
     s_i: Annotated[Tensor, "d", "sam_correction"] = per_round()  # the last local perturbation
 
 
@@ -30,7 +30,7 @@ class SmooUp(Delta):
 
 
 class FedSMOO(DynamicRegularised, server=SmooServer, client=SmooClient, down=SmooDown, up=SmooUp):
-    """FedDyn on a perturbation that the clients agree on.
+    """FedDyn on the gradient at a perturbed point; the clients agree on the perturbation.
 
     client  s_i <- rho unit(alpha (g_i(w_i) - mu_i) - s);   mu_i <- mu_i + (s_i - s) / alpha
             w_i <- w_i - lr (g_i(w_i + s_i) + h_i / beta + (w_i - w) / beta)
@@ -38,8 +38,8 @@ class FedSMOO(DynamicRegularised, server=SmooServer, client=SmooClient, down=Smo
     server  s <- rho unit(mean (alpha mu_i - s_i));   h <- h + S/N mean (w_i - w);   w <- mean w_i + h
 
     mu_i is kept across rounds; the s_i that is sent is the last one of the round. h_i is -beta times
-    the paper's dual lambda_i. Without the regulariser the models may be weighted by samples; the mean
-    in s always has equal weights.
+    the paper's dual lambda_i. Without the regulariser the mean of w_i may weight clients by samples; the
+    mean in s has equal weights in every run.
     """
 
     paper = Citation(

@@ -17,7 +17,7 @@ class FedSOL(FedAvg):
             w_i <- w_i - lr g_i(w_i + e)
     server  w <- w + server_lr mean (w_i - w)
 
-    Both gradients of a step use the same batch and dropout masks. L = 1; with adaptive = "layer" it is
+    Both gradients of a step use the same batch and dropout masks. L is 1; with adaptive = "layer", L is
     |w_i - w| / ||w_i - w|| in each layer. At the first step w_i = w, so p is zero up to rounding.
     """
 

@@ -25,10 +25,10 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=SmoothedDown):
     server  g = mean (w - w_i) / (lr K_i);   h <- (1 - gamma_g) h + gamma_g g;   w <- w - server_lr lr K h
 
     K_i counts local iterations. In the server's step, lr K g is computed as mean (w - w_i), and the K
-    beside the old h is the mean over the clients. The paper's literal step, server_lr h, is
+    beside the old h is the mean of K_i over the clients. The paper's literal step, server_lr h, is
     server_lr_mode = "absolute". gamma_search and gamma_update replace gamma_l in the search and in the
-    update. The paper's ablations leave one weight below 1 and set the others to 1: LF leaves
-    gamma_search, LU gamma_update, and GU gamma_g.
+    update. In each ablation of the paper, one weight is below 1 and the others are 1: the weight below 1
+    is gamma_search in LF, gamma_update in LU, and gamma_g in GU.
     """
 
     paper = Citation(
@@ -76,7 +76,7 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=SmoothedDown):
 
     @property
     def mixes_locally(self) -> bool:
-        """Whether clients need h at all; the ablation GU does not send it."""
+        """Whether clients need h at all; in the ablation GU, h is not sent."""
         return min(self.search, self.fresh) < 1
 
     def step(

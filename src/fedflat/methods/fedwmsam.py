@@ -21,7 +21,7 @@ class WmsamClient(Record):
 
 
 class WmsamUp(Delta):
-    likeness: Scalar = in_range(0, 2)  # 1 + cos(w_i - w, m), with `rising_weight` 1 - cos, in [0, 2]; 0 while m = 0
+    likeness: Scalar = in_range(0, 2)  # 1 + cos(w_i - w, m), in [0, 2]; 1 - cos with `rising_weight`; 0 while m = 0
 
 
 class WmsamMean(WmsamUp):
@@ -37,10 +37,11 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
             c <- c + S/N mean (change of c_i);   a <- (1 - lam) a + lam clip(q, 0.1, 0.9)
 
     Each step takes one gradient. D points uphill, so the perturbation does, too; at j = 0 it is zero.
-    The code does not divide by 1 - a, so that a = 1 works. In the released code, and here,
+    The code here does not divide by 1 - a, so that a = 1 works. In the released code, and here,
     q = mean (1 + cos(w_i - w, m)): m points uphill, so the weight a of the fresh gradient falls where
     clients agree with the momentum. In the paper this weight rises with the agreement, so that the
-    momentum dominates first and the perturbation late: `rising_weight` uses q = mean (1 - cos(w_i - w, m)).
+    momentum dominates in early rounds and the perturbation in late rounds; with `rising_weight`,
+    q = mean (1 - cos(w_i - w, m)), as in the paper.
     """
 
     paper = Citation(

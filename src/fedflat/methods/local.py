@@ -10,7 +10,7 @@ class Local(Method, server=Model, client=Model, down=Model, up=Nothing):
     """Each client alone: SGD on its own samples; nothing is ever sent.
 
     client  w_i <- w_i - lr g_i(w_i), from the common initial model on; it keeps w_i for its next round
-    server  nothing: what is evaluated is every client's own model, and the mean over the clients is reported
+    server  does nothing; each client's own model is evaluated, and the mean of these results is reported
 
     A federation is worth its communication where it is better than this baseline.
     """

@@ -21,7 +21,7 @@ class ControlledDelta(Delta):
 
 
 class Scaffold(Method, server=Controlled, client=Control, down=Controlled, up=ControlledDelta):
-    """Local steps corrected by the difference of the global and the local gradient estimate.
+    """Local steps corrected by the difference between a global and a local estimate of the gradient.
 
     client  w_i <- w_i - lr (g_i(w_i) - c_i + c)
             c_i <- c_i - c + (w - w_i) / (lr K_i)        (option II of the paper)

@@ -21,13 +21,13 @@ def averaging(server: type[Record]) -> type[Record]:
 
     class AveragingServer(server):  # type: ignore[misc, valid-type]  # made at run time
         swa_average: Vector  # mean of one model of each cycle, parameters
-        swa_models: Scalar  # how many models are in it
+        swa_models: Scalar  # number of models in this mean
 
     return AveragingServer
 
 
 class WithAverage(OfBase):
-    """The server record of the base with the average."""
+    """An attribute whose value is the server record of the base with the fields of SWA added."""
 
     def __get__(self, wrapper: Any, kind: Any) -> Any:
         return averaging(super().__get__(wrapper, kind))
@@ -36,8 +36,8 @@ class WithAverage(OfBase):
 class SWA(Wrapper):
     """A base method with a cyclic step size; the last model of each cycle is averaged.
 
-    client  the base's with the step size lr' = (1 - s) lr + s lr_low, s = (phase + 1) / cycle, from round T on
-    server  the base's;   a <- (n a + w) / (n + 1);  n <- n + 1 after the last round of a cycle
+    client  the base's steps, with the step size lr' = (1 - s) lr + s lr_low, s = (phase + 1) / cycle, from round T on
+    server  the base's step; after the last round of a cycle also   a <- (n a + w) / (n + 1);  n <- n + 1
 
     T is floor(begin R) for R planned rounds, the phase is (t - T) mod cycle, and lr is the base's step size with its
     decay. The average a is evaluated and exported as soon as n > 0; before that, the model of the base is. Training

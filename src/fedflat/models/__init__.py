@@ -1,4 +1,4 @@
-"""Models without batch normalisation. One file each; a new file is found without further registration."""
+"""Models without batch normalisation, one in each file; a new file is found without further registration."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _builder(name: str) -> Callable[..., nn.Module]:
 
 
 def _checked_builder(name: str, make: Any) -> Callable[..., nn.Module]:
-    """Wrap `make`, from outside this package: its errors, and results that are no module, become InputError."""
+    """Wrap `make`, a function from outside this package: raise InputError for its errors, or if it makes no module."""
     from torch import nn  # here, so that names are listed without it
 
     @wraps(make)
@@ -136,7 +136,7 @@ def _without_memory() -> Iterator[None]:
 
 
 def _check_size(make: Callable[[], nn.Module]) -> None:
-    """Raise RuntimeError if the parameters alone do not fit in memory, where the system would kill the process."""
+    """Raise RuntimeError if the parameters do not fit in memory: the system would kill a process that builds them."""
     with _without_memory():
         needed = sum(p.numel() * p.element_size() for p in make().parameters())
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -10,7 +10,7 @@ from ..core.errors import InputError
 
 
 def build(classes: int, shape: tuple[int, ...], hidden: tuple[int, ...] = (64,)) -> nn.Module:
-    """Build linear layers of the `hidden` widths and of width `classes`. The demo's 64-64-10 has 4,810 parameters."""
+    """Build linear layers of widths `hidden` and `classes`; with 64 inputs and 10 classes, 4,810 parameters."""
     widths = [prod(shape), *hidden]
     if min(widths) < 1:
         raise InputError(f"model 'mlp' has hidden layers of at least 1 unit, got hidden = {list(hidden)}")

@@ -38,7 +38,7 @@ class TextScores(nn.Module):
 
 
 def _takes_prepared_masks(scores: TextScores, network: nn.Module) -> bool:
-    """Return whether the network takes an additive mask (b, 1, tokens, tokens) in place of one (b, tokens).
+    """Tell whether the network takes an additive mask (b, 1, tokens, tokens) in place of one (b, tokens).
 
     Most networks do. They inspect the values of a mask (b, tokens), which is impossible for several clients at once.
     """
@@ -86,7 +86,7 @@ def build(classes: int, shape: tuple[int, ...], path: str | None = None) -> nn.M
 
 
 def _padding(network: Any, shape: tuple[int, ...], path: str) -> int:
-    """Return the number of the padding token. Raises InputError if texts of `shape` do not fit."""
+    """Return the number of the padding token. Raises InputError if texts of `shape` are too long for the network."""
     config = network.config
     padding, most = getattr(config, "pad_token_id", None), getattr(config, "max_position_embeddings", None)
     if padding is None:

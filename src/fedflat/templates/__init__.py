@@ -1,1 +1,1 @@
-"""Files to begin with: `fedflat new` writes copies of them under another name."""
+"""Templates of a method, a model, a data set and their tests; `fedflat new` writes renamed copies."""

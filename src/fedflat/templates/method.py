@@ -49,7 +49,7 @@ class FedExample(Method, server=ExampleServer, down=Model, up=Delta):
     # Hooks are pure: they return what changes, assign nothing, and ask no tensor for its value. The same text runs one
     # client, (d,), and a stack of clients, (clients, d); so they reduce over the last axis only, with keepdim=True.
     def step(self, w: Tensor, client: Nothing, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
-        """Return the descent direction of a local step, and the client's next record. `grad` always uses one batch."""
+        """Return the descent direction of a local step, and the client's next record. `grad` has one batch per step."""
         return sam(grad, self.rho)(w), client
 
     def finish(self, w: Tensor, client: Nothing, down: Model, ctx: Context) -> tuple[Delta, Nothing]:

@@ -17,9 +17,9 @@ _NAME = re.compile(r"hub:(\w[\w.-]*/[\w.-]*\w)", re.ASCII)  # the prefix tells i
 def fetch(name: str, revision: str | None = None) -> Path:
     """Fetch the model `name`, hub:OWNER/NAME, into the user's cache folder, and return its folder.
 
-    `revision` is a commit, branch or tag; by default the commit that was fetched last. A model option `path` or
-    `pretrained` may then have this name, on this machine. Raises InputError if `name` is not of the hub, the extra
-    `hub` is missing, or the hub cannot be reached or does not have it.
+    `revision` is a commit, branch or tag; by default the commit that was fetched last, else the newest. The model
+    options `path` and `pretrained` then accept this name on this machine. Raises InputError if `name` is not of this
+    form, if the extra `hub` is missing, or if the hub cannot be reached or does not have the model.
     """
     repository = _repository(name)
     if repository is None:
@@ -38,7 +38,7 @@ def fetched_commit(name: object) -> str | None:
 
 
 def folder_of(option: str, value: str) -> Path:
-    """Return the folder `value`, or that of a fetched hub:OWNER/NAME. Raises InputError, naming the `option`."""
+    """Return the folder `value`; for hub:OWNER/NAME, that of the fetched model. Raises InputError, naming `option`."""
     folder = Path(value).expanduser()
     if folder.is_dir():
         return folder

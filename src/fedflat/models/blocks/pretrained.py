@@ -18,9 +18,9 @@ from ...files import read_json
 from ...hub import no_network
 
 CONFIG = "config.json"
-MODULES, LAYERS = 20_000, 10_000  # in a network; the largest that are published have some thousands
-LARGEST = 2**26  # integer in a configuration
-PER_BYTE, SPARE = 8, 2**28  # most bytes of parameters per byte of their files, which may be packed; and for a head
+MODULES, LAYERS = 20_000, 10_000  # most in a network; the largest published networks have some thousands
+LARGEST = 2**26  # largest integer allowed in a configuration
+PER_BYTE, SPARE = 8, 2**28  # bytes of parameters allowed: for each byte of the files (may be packed); for a new head
 
 
 class PictureScores(nn.Module):
@@ -81,8 +81,8 @@ def _check_numbers(value: Any, name: str = CONFIG) -> None:
 def bounded(size: int) -> Iterator[None]:
     """Raise InputError if the block makes modules with more than `size` bytes of parameters and buffers.
 
-    The same holds for more than `MODULES` modules. All modules are first made without memory, and are counted at that
-    point.
+    The same holds for more than `MODULES` modules. `transformers` first makes all modules without memory; they are
+    counted then.
     """
     left = {"bytes": min(size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), "modules": MODULES}
 

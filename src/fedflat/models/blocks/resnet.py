@@ -14,7 +14,7 @@ Norm = Callable[[int], nn.Module]  # number of channels -> normalisation
 
 
 class Convolution(nn.Conv2d):
-    """A convolution that skips the taps of its kernel that only meet padding.
+    """A convolution that skips the kernel elements (taps) that are only applied to padding.
 
     On a map of 1x1, as in the last blocks of a ResNet on 32x32 images, these are eight of the nine taps. The output and
     all gradients are the same without them, for a ninth of the work and of the weights that are read.
