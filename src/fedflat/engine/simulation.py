@@ -156,7 +156,7 @@ class Simulation:
         self.task, self.objective, self.data = self._problem.task, self._problem.objective, self._problem.data
         self.probes = tuple(check_measures(probes, self.objective.module))
         check_name(executor, self._problem.randomness, self.device)
-        self._asked = executor  # `prepare` chooses it
+        self._asked = executor  # the requested name; `prepare` makes the choice
         self._choice: Choice | None = None
         self._workers = Workers(lambda: self.executor, workers, self.device)
         self._make_server(store_budget, store_folder)
@@ -433,7 +433,7 @@ class Simulation:
         return trained, state
 
     def _screening(self, clients: Index, weights: Tensor, ctx: Context) -> tuple[Tensor, Arrivals]:
-        """Return the weights (c, 1) that the server uses for `clients` (c,), and the screening of their records."""
+        """Return the weights (c, 1) that the server uses for `clients` (c,), and the screen for their records."""
         if self._attackers is not None and self.weights == "samples":
             weights = self._attackers.claimed(clients, weights)
         if self.guard is not None:
