@@ -189,7 +189,7 @@ class Trial:
     """
 
     def __init__(self, executor: Executor, cohort: Index, steps: int = TRIAL_STEPS) -> None:
-        """Prepare the local training of clients of `cohort` (c,): at most `steps` steps of each, taken by `run`."""
+        """Prepare the first `steps` local steps of clients of `cohort` (c,); `run` then takes these steps."""
         batches, method, space = executor.batches, executor.method, executor.objective.space
         self.plan = batches.plan(0, batches.longest_first(0, cohort)[: executor.chunk]).first(steps)
         server = method.init_server(space.flatten(executor.objective.module))

@@ -30,9 +30,9 @@ class SlotIndex:
     """The slot of each client. A new record is written to a free slot, which `commit` assigns to the client.
 
     The client's earlier slot then becomes free. If one of the last `KEPT` checkpoints refers to that slot, it stays
-    occupied until the checkpoint is dropped. So no record is lost if a round fails or the process is killed. Therefore
-    the slots also hold the old records replaced since the oldest of these checkpoints. The index of a million clients
-    takes 4 MB.
+    occupied until the checkpoint is dropped. So no record is lost if a round fails or the process is killed. In return,
+    the slots also hold old records, those replaced since the oldest of these checkpoints. The index of a million
+    clients takes 4 MB.
     """
 
     def __init__(self, clients: int) -> None:

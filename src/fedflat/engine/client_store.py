@@ -247,7 +247,7 @@ class ClientStore:
         return FileRows(file, self._like, self._width)
 
     def _copied(self, index: SlotIndex, read: Callable[[Slots], Tensor]) -> tuple[SlotIndex, Rows]:
-        """Copy the rows of this store's clients in `index`, read by `read`; return the index and rows of the copy."""
+        """Copy the rows of this store's clients from slots in `index` by `read`; return the new index and rows."""
         copy, rows = SlotIndex(self._clients), self._new()
         clients, step = index.seen(), rows_at_once(self._slot_bytes)
         clients = clients[self._owned(clients)]

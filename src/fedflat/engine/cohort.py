@@ -132,7 +132,7 @@ class Arrivals:
         return self._guard.updated(self.of_clients[3][self.of_clients[0] > 0].tolist())
 
     def metrics(self) -> dict[str, float]:
-        """Return the numbers of attackers, of clipped clients and of refused clients, as far as they apply, by name."""
+        """Return the numbers of attackers, of clipped clients and of refused clients in the round, by name."""
         numbers = {"attackers": float(self.attackers)} if self._attackers is not None else {}
         if self._guard is not None:
             accepted, clipped = (float(x.sum()) for x in self.of_clients[:2])

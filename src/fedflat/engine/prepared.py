@@ -100,7 +100,10 @@ class TensorStep:
         self.gradients = 0  # minibatch gradients of a client in the last call
 
     def __call__(self, *values: Tensor) -> list[Tensor]:
-        """Return the tensors of the next state: w, loss, velocity and step-size factors if used, client records."""
+        """Return the tensors of the next state: w, loss, velocity, step-size factors, and the clients' record.
+
+        Velocity and factors are left out if the state has none.
+        """
         named = dict(zip(self.names, values, strict=True))
         numbers = dict(zip(NUMBERS, named["numbers"].unbind(), strict=True))
         steps, lr = numbers.pop("steps"), numbers.pop("lr")

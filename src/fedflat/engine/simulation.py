@@ -433,7 +433,7 @@ class Simulation:
         return trained, state
 
     def _screening(self, clients: Index, weights: Tensor, ctx: Context) -> tuple[Tensor, Arrivals]:
-        """Return the weights (c, 1) that the server uses for `clients` (c,), and the screen for their records."""
+        """Return the weights (c, 1) that the server uses for `clients` (c,), and the `Arrivals` for their records."""
         if self._attackers is not None and self.weights == "samples":
             weights = self._attackers.claimed(clients, weights)
         if self.guard is not None:

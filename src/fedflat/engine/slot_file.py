@@ -82,9 +82,10 @@ class SlotFile:
 
     @classmethod
     def opened(cls, folder: Path, slot_bytes: int, key: bytes, slots: Slots, digests: Digests) -> SlotFile:
-        """Open the file in `folder` to read a checkpoint's records: its `key`, their `slots` (c,) and `digests` (c,).
+        """Open the file in `folder` to read the records of the checkpoint with `key`, in `slots` (c,).
 
-        Raises DamagedError if the file does not belong to that checkpoint, or if a record is damaged.
+        Raises DamagedError if the file does not belong to that checkpoint, or if a record does not have its digest in
+        `digests` (c,).
         """
         file = cls._open(folder, slot_bytes, (key,), os.O_RDONLY)
         try:
