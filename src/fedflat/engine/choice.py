@@ -29,7 +29,7 @@ ASKED = "asked for"
 CLEARLY = 1.5  # speed-up that overrules the default; a smaller one may be noise, and equal runs should choose alike
 WORTHWHILE = 1.2  # least speed-up for which a step is compiled; compiling takes seconds
 TRIAL_STEPS = 2  # local steps of each client in a trial
-ENOUGH, MOST = 0.03, 20  # timing of an executor ends after this many seconds or repetitions, but not before two
+ENOUGH, MOST = 0.03, 20  # timing of an executor ends after this many seconds or trials, but not before two trials
 COMPILING = 60.0  # upper estimate of the seconds to compile and time a step
 LONG_TRIAL_STEPS, LONG_ENOUGH = 8, 0.3  # in place of TRIAL_STEPS and ENOUGH for compiled steps, tried in long runs only
 TRIAL_CLIENTS = 8  # most clients whose results are compared bit by bit
@@ -38,7 +38,7 @@ CHECKED_SAMPLES = 4  # samples whose gradients in a stack are compared with thos
 
 @dataclass(frozen=True)
 class Choice:
-    """The executor of a simulation and the reason for it."""
+    """The chosen executor of a simulation, and the reason for the choice."""
 
     executor: Executor
     reason: str
@@ -96,7 +96,7 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
 
 
 def _one_at_a_time(one: Executor, many: Executor, cohort: Index) -> str:
-    """Return the reason to train clients one after another without a trial; empty if a trial decides."""
+    """Return the reason, if one is known without a trial, to train clients one after another; empty otherwise."""
     if one.randomness is Randomness.OTHER:
         return "the model draws random numbers other than dropout"
     if one.randomness is Randomness.OF_BATCH:

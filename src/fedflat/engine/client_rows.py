@@ -177,7 +177,7 @@ class MemoryRows(Rows):
 class FileRows(Rows):
     """Rows in a slot file, which one thread reads in advance and writes in the background.
 
-    The thread works in the order of the calls, so a read sees every write before it.
+    The thread works in the order of the calls, so a read sees all earlier writes.
     """
 
     def __init__(self, file: SlotFile, like: Tensor, width: int) -> None:

@@ -77,7 +77,7 @@ class Arrivals:
         self._inflates_steps = inflates_steps and attackers is not None and attackers.attack.claims > 1
         self.attackers = 0 if attackers is None else len(attackers.among(clients))
         self._known = HonestMoments(len(clients), self.attackers)
-        # For each client (c,): 1 if its record counts; 1 if it was clipped; its norm as sent; its norm after clipping.
+        # For each client's record (c,): 1 if it is accepted; 1 if it was clipped; its norm as sent, and after clipping.
         self.of_clients = list(like.new_zeros(4, len(clients), dtype=torch.float64).unbind())
 
     def in_order(self, clients: Index, places: Index) -> list[Index]:

@@ -468,7 +468,7 @@ class Simulation:
         """Write a checkpoint to `path`, atomically: everything that the next round depends on.
 
         If clients' records are in a file in the same folder (`store_folder`), only references to them are written.
-        That file holds the records of the last three checkpoints in the folder, not of older ones. With privacy the
+        The file of records has those of the last three checkpoints in the folder, not of older ones. With privacy the
         checkpoint is secret, because it has the key of the next rounds; the log of releases is written beside it. All
         ranks must call this; rank 0 writes.
         """

@@ -29,7 +29,7 @@ class Grid:
 
     @property
     def lowest(self) -> int:
-        """The lowest place that can be the highest of a sum: the units of the places below it are normal numbers."""
+        """The lowest place that can be the highest of a sum: the units of the sum's lower places are not subnormal."""
         return -(1020 // self.step) + self.places
 
     def top(self, largest: float) -> int:
@@ -128,7 +128,7 @@ class ExactSum:
         return 1 << (self._grid.step - 1)
 
     def add_integers(self, top: int, integers: Tensor) -> None:
-        """Add the `integers` of another sum, or the total of several sums' integers, with highest place `top`.
+        """Add the `integers` of another sum with highest place `top`, or the total of several such `integers`.
 
         Raises ValueError if `top` is below the current highest place.
         """

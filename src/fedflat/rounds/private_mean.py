@@ -28,9 +28,10 @@ class PrivateMean(RunningMean):
     """Bounds every record, sums them on a grid, and returns the noised sum over the expected number of clients.
 
     The norm of a record is taken over all fields, in the unit of parameters: a field with the scale of gradients is
-    multiplied by the sum of the step sizes. The norm is at most `clip`. Coordinates are then rounded towards zero to a
-    grid that depends on the settings alone. So a client moves the sum by at most `clip`, exactly. The noise is rounded
-    to the same grid, so that the released sum is the ideal noised sum, rounded: its last bits reveal nothing more.
+    multiplied by the sum of the step sizes. Records are clipped to a norm of at most `clip`. Coordinates are then
+    rounded towards zero to a grid that depends on the settings alone. So a client changes the sum by at most `clip`,
+    exactly. The noise is rounded to the same grid, so that the released sum is the ideal noised sum, rounded: its last
+    bits reveal nothing more.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ class PrivateRounds:
 
     @property
     def known_of_a_round(self) -> tuple[int, float]:
-        """Average number of clients in a round, and their share of all clients: methods may know no more."""
+        """Average number of clients in a round, and their share of all clients: a method may know only these."""
         return max(1, round(self.expected)), self.privacy.rate
 
     def expected_gradients(self, method: Method, sizes: Index) -> float:

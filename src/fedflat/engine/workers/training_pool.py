@@ -154,8 +154,8 @@ class TrainingPool:
     def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context) -> Generator[ChunkResult]:
         """Yield the result of each task, in order; a result is in shared memory, which the next one may overwrite.
 
-        An error in a client's training is raised in place of its result, as without workers. Raises WorkerError if two
-        workers end while they run the same task.
+        An error in a client's training is raised in place of the result of its task, as without workers. Raises
+        WorkerError if two workers end while they run the same task.
         """
         for name, place in self._buffers.message.tensors().items():
             place.copy_(getattr(down, name))
