@@ -1,4 +1,4 @@
-"""Callbacks, called after every round and at the end of a run: early stopping, the best model, a user's own."""
+"""Callbacks, called after every round and at the end of a run: the base class, early stopping, and the best model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOWER_IS_BETTER = ("loss", "rmse", "mae")
 class Callback:
     """Base class of callbacks. Its methods are called during a run and do nothing.
 
-    An error in a method ends the run with that error; the round before it is complete. With several ranks, only rank 0
+    An exception raised by a method ends the run; the rounds until then stay complete. With several ranks, only rank 0
     calls the methods.
     """
 
@@ -87,10 +87,10 @@ class EarlyStopping(Callback):
 
 
 class BestModel(Callback):
-    """Keeps the parameters of the model after the best round by a metric, the first one on a tie.
+    """Keeps the parameters of the model after the round with the best value of a metric; on a tie, the earliest round.
 
-    A resumed run compares with all earlier rounds. If an earlier round stays the best, `parameters` stays None; the
-    model of that round is in the file `path`, if a path is set.
+    A resumed run compares new rounds with all rounds before it was resumed. If one of these stays the best,
+    `parameters` stays None; the model of that round is in the file `path`, if `path` was set.
     """
 
     def __init__(self, path: str | Path | None = None, metric: str = "validation_accuracy") -> None:
@@ -121,13 +121,13 @@ class BestModel(Callback):
         from safetensors.torch import save
 
         make_folder(path.parent)
-        # A single entry: several would be written in random order, and equal runs must write equal files.
+        # A single metadata entry: several would be written in random order, and equal runs must write equal files.
         content = save(parameters, {"fedflat": json.dumps({"t": self.t, "metric": self.metric})})
         write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 
 def goodness(history: History, metric: str) -> list[float]:
-    """Return the values of a metric in the rounds that have it, with the sign that makes higher better."""
+    """Return the values of a metric in the rounds that have it, negated if lower values of the metric are better."""
     sign = direction(metric, "callback")
     return [sign * row[metric] for row in history if row.get(metric) is not None]
 

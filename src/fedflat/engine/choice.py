@@ -27,18 +27,18 @@ log = logging.getLogger(__name__)
 EXECUTORS = {kind.__name__.lower(): kind for kind in (Sequential, Stacked, Compiled, Graphed)}
 ASKED = "asked for"
 CLEARLY = 1.5  # speed-up that overrules the default; a smaller one may be noise, and equal runs should choose alike
-WORTHWHILE = 1.2  # least speed-up for compiling a step, which takes seconds
+WORTHWHILE = 1.2  # least speed-up for which a step is compiled; compiling takes seconds
 TRIAL_STEPS = 2  # local steps of each client in a trial
-ENOUGH, MOST = 0.03, 20  # timing of an executor ends after this many seconds or repetitions, but not before two
+ENOUGH, MOST = 0.03, 20  # timing of an executor ends after this many seconds or trials, but not before two trials
 COMPILING = 60.0  # upper estimate of the seconds to compile and time a step
-LONG_TRIAL_STEPS, LONG_ENOUGH = 8, 0.3  # TRIAL_STEPS and ENOUGH for compiled steps, which only long runs try
+LONG_TRIAL_STEPS, LONG_ENOUGH = 8, 0.3  # in place of TRIAL_STEPS and ENOUGH for compiled steps, tried in long runs only
 TRIAL_CLIENTS = 8  # most clients whose results are compared bit by bit
 CHECKED_SAMPLES = 4  # samples whose gradients in a stack are compared with those of single clients
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The executor of a simulation and the reason for it."""
+    """The chosen executor of a simulation, and the reason for the choice."""
 
     executor: Executor
     reason: str
@@ -54,7 +54,7 @@ def check_name(name: str, randomness_of: Randomness, device: torch.device) -> No
     """Raise InputError for an unknown name, or for a model that the executor cannot run.
 
     Random numbers other than dropout's come from one generator, which cannot be seeded for each client of a stack.
-    Dropout's masks are hashes of 64 bits, which the compiler of torch 2.13 gets wrong for some shapes.
+    Dropout masks are computed from 64-bit hashes; for some shapes, the compiler of torch 2.13 computes wrong hashes.
     """
     if name != "auto" and name not in EXECUTORS:
         raise InputError(f"executor = {name!r} is unknown; known are auto, {', '.join(EXECUTORS)}")
@@ -70,7 +70,7 @@ def check_name(name: str, randomness_of: Randomness, device: torch.device) -> No
 
 
 def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index, steps: float) -> Choice:
-    """Return the executor called `name`; for `auto`, the faster one on the first steps of `cohort` (c,).
+    """Return the executor called `name`; for `auto`, the one that runs the first steps of `cohort` (c,) fastest.
 
     steps: the number of local steps of all clients in the run; it decides whether compiling saves time. CUDA graphs,
     and compiling for a GPU, are used only on request, because the tests have not run them on a GPU.
@@ -96,7 +96,7 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
 
 
 def _one_at_a_time(one: Executor, many: Executor, cohort: Index) -> str:
-    """Return the reason to train clients one after another without a trial; empty if a trial decides."""
+    """Return the reason, if one is known without a trial, to train clients one after another; empty otherwise."""
     if one.randomness is Randomness.OTHER:
         return "the model draws random numbers other than dropout"
     if one.randomness is Randomness.OF_BATCH:
@@ -129,7 +129,8 @@ def agreed(
     """Return on all ranks the choice that `chosen` makes on rank 0; without ranks, the choice of this process.
 
     The number of ranks determines which clients share a stack. If the stack changes the bits of a client's result, a
-    choice by `auto` is replaced by the sequential executor; for a requested executor, the reason says so.
+    choice by `auto` is replaced by the sequential executor. A requested executor is kept, and the reason of the choice
+    states that the bits depend on the number of ranks.
     """
     if ranks.alone:
         return chosen()
@@ -151,8 +152,8 @@ def _faster(one: Executor, many: Executor, cohort: Index) -> Choice:
     """Return the faster of `one` (one client at a time) and `many` (a stack), timed on first steps of `cohort` (c,).
 
     By default, models with convolutions or adapters train one client at a time: stacked convolutions become grouped
-    convolutions, which are slower, and the base of adapters is large. Other models are stacked. A trial overrules this
-    default only with a clear speed-up; a time of zero means that the clock is too coarse.
+    convolutions, which are slower, and the base model of adapters is large. Other models are stacked. A trial overrules
+    this default only with a clear speed-up. Times of zero, measured by a coarse clock, do not overrule it.
     """
     seconds = _step_times((one, many), cohort)
     module = one.objective.module
@@ -182,13 +183,13 @@ def _step_times(
 
 
 class Trial:
-    """A trial of an executor: the first local steps of as many clients as it runs at once, from the initial model.
+    """A trial of an executor: the first local steps of some clients, from the initial model.
 
-    The clients are those with the most steps in the cohort.
+    The clients are those with the most steps in the cohort, as many as the executor runs at once.
     """
 
     def __init__(self, executor: Executor, cohort: Index, steps: int = TRIAL_STEPS) -> None:
-        """Prepare everything but local training, which `run` does; `cohort` is (c,)."""
+        """Prepare the first `steps` local steps of clients of `cohort` (c,); `run` then takes these steps."""
         batches, method, space = executor.batches, executor.method, executor.objective.space
         self.plan = batches.plan(0, batches.longest_first(0, cohort)[: executor.chunk]).first(steps)
         server = method.init_server(space.flatten(executor.objective.module))
@@ -220,8 +221,8 @@ def _gpu_clock() -> float:
 def stands_alone(executor: Executor, cohort: Index) -> bool:
     """Tell whether a client's result has the same bits in any stack, by a trial with clients of `cohort` (c,).
 
-    This depends on the functions in a model. Torch uses different kernels for the last elements of a tensor and for the
-    rest, and for a single matrix product and for several. These kernels may round differently.
+    The answer depends on the functions in a model. For some functions, torch uses different kernels for the last
+    elements of a tensor and for the rest, or for one matrix product and for several. The kernels may round differently.
     """
     clients = executor.batches.longest_first(0, cohort)[: min(executor.chunk, TRIAL_CLIENTS)]
     together = Trial(executor, clients).run()
@@ -263,6 +264,6 @@ def _gradient(objective: Objective, w: torch.Tensor, batch: Batch) -> torch.Tens
 
 
 def _close(a: torch.Tensor, b: torch.Tensor, objective: Objective) -> bool:
-    """Tell whether two gradients agree up to the rounding of the parameters with the lowest precision."""
+    """Tell whether two gradients agree up to rounding errors of the least precise dtype among the parameters."""
     floating = [p.dtype for p in objective.module.parameters() if p.is_floating_point()]
     return close(a, b, max(torch.finfo(dtype).eps for dtype in floating) ** 0.4)

@@ -23,15 +23,16 @@ from .slot_file import SlotFile, Slots
 
 Mask = NDArray[np.bool_]
 ABSENT = -1  # the slot of a client without a record
-WRITES_BEHIND = 2  # chunks that may wait to be written while the next one trains
+WRITES_BEHIND = 2  # most chunks whose records wait to be written while the next chunk is trained
 
 
 class SlotIndex:
-    """The slot of each client. A new record goes into a free slot, which `commit` makes the client's slot.
+    """The slot of each client. A new record is written to a free slot, which `commit` assigns to the client.
 
     The client's earlier slot then becomes free. If one of the last `KEPT` checkpoints refers to that slot, it stays
-    occupied until the checkpoint is dropped. So no record is lost if a round fails or the process is killed. This needs
-    space for the records written during `KEPT` checkpoints. The index of a million clients takes 4 MB.
+    occupied until the checkpoint is dropped. So no record is lost if a round fails or the process is killed. In return,
+    the slots also hold old records, those replaced since the oldest of these checkpoints. The index of a million
+    clients takes 4 MB.
     """
 
     def __init__(self, clients: int) -> None:
@@ -45,14 +46,14 @@ class SlotIndex:
 
     @classmethod
     def restored(cls, slots: Slots, earlier: Sequence[Mask] = ()) -> SlotIndex:
-        """Return the index of a checkpoint; its slots and those of `earlier` checkpoints are held, all others are free.
+        """Return the index of a checkpoint; its `slots` and those of `earlier` checkpoints are occupied, others free.
 
         Raises InputError if the index is damaged.
         """
         index = cls(len(slots))
         index._slots = slots.copy()
         index.used = max(int(slots.max(initial=ABSENT)) + 1, *(len(mask) for mask in earlier), 0)
-        # A slot belongs to a client, is held for a checkpoint, or is staged, which bounds their number.
+        # A slot belongs to a client, is held for a checkpoint, or is staged; this bounds the number of slots.
         if slots.min(initial=ABSENT) < ABSENT or index.used > (KEPT + 2) * len(slots) + 8:
             raise InputError("the index of client records is damaged: it names a slot that cannot be")
         index.held = [*earlier, index._referred()][-KEPT:]
@@ -76,7 +77,7 @@ class SlotIndex:
         return clients[np.argsort(self._slots[clients])]
 
     def stage(self, clients: Index) -> Slots:
-        """Return free slots (c,) for new records of `clients`, who keep their old ones until `commit`."""
+        """Return free slots (c,) for new records of `clients`; until `commit`, the clients keep their earlier slots."""
         fresh, self._free = self._free[: len(clients)], self._free[len(clients) :]
         missing = len(clients) - len(fresh)
         more = np.arange(self.used, self.used + missing, dtype=np.int32)
@@ -86,7 +87,7 @@ class SlotIndex:
         return taken
 
     def commit(self) -> None:
-        """Make the staged slots the clients' slots."""
+        """Assign the staged slots to their clients; free the clients' earlier slots unless a checkpoint holds them."""
         if self._staged:
             clients, fresh = (np.concatenate(parts) for parts in zip(*self._staged, strict=True))
             old = self._slots[clients]
@@ -95,13 +96,16 @@ class SlotIndex:
             self._release(old[~self._is_held(old)])
 
     def discard(self) -> None:
-        """Free the staged slots; the clients keep their old ones."""
+        """Free the staged slots; the clients keep their earlier slots."""
         staged, self._staged = self._staged, []
         for _, slots in staged:
             self._release(slots)
 
     def hold(self) -> None:
-        """Hold all clients' slots for a new checkpoint, and free slots that only the oldest checkpoint needed."""
+        """Hold all clients' slots for a new checkpoint.
+
+        If more than `KEPT` checkpoints hold slots, the oldest is dropped, and the slots that only it held become free.
+        """
         self.held.append(self._referred())
         given_up, self.held = self.held[:-KEPT], self.held[-KEPT:]
         for mask in given_up:
@@ -114,7 +118,7 @@ class SlotIndex:
         return referred
 
     def _is_held(self, slots: Index | Slots) -> Mask:
-        """Return for each slot whether it must not be freed; True for `ABSENT`."""
+        """Return for each slot whether a checkpoint needs it; True for `ABSENT`, which cannot be freed."""
         held = slots < 0
         for mask in self.held:
             known = (slots >= 0) & (slots < len(mask))
@@ -146,7 +150,7 @@ class Rows(ABC):
         """Ignore the writes so far, whether they failed or not."""
 
     def close(self) -> None:  # noqa: B027
-        """Close the file and end the thread, if the rows have them."""
+        """Close the file and end the thread, if the rows are in a file."""
 
 
 class MemoryRows(Rows):
@@ -173,7 +177,7 @@ class MemoryRows(Rows):
 class FileRows(Rows):
     """Rows in a slot file, which one thread reads in advance and writes in the background.
 
-    The thread works in the order of the calls, so a read sees every write before it.
+    The thread works in the order of the calls, so a read sees all earlier writes.
     """
 
     def __init__(self, file: SlotFile, like: Tensor, width: int) -> None:

@@ -1,4 +1,4 @@
-"""The store of clients' records between their rounds: in memory, or, if they may not fit, in a slot file."""
+"""The store of clients' records between their rounds: in memory or, if the records may not fit, in a slot file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .client_rows import ABSENT, FileRows, MemoryRows, Rows, SlotIndex, Slots
 from .slot_file import Digests, SlotFile
 
 BUDGET = 2048 * 10**6  # bytes; two vectors of LeNet for 100 clients take 0.64 GB, which leaves them in memory
-CHUNKS = 5  # chunks in memory if records are in a file: one read ahead, one in training, two to write, one copied
+CHUNKS = 5  # chunks in memory if records are in a file: one read ahead, one training, two to be written, one copied
 # Names of tensors in a checkpoint, besides those of the fields: the slot of every client (clients,) int32. If the
 # records are in a slot file, also the key that the file must have, the digests (clients with a record,) of the records
 # in the order of the clients, and the slots that earlier checkpoints refer to, one bit for each slot.
@@ -52,8 +52,8 @@ def _digests_in(tensors: Mapping[str, Tensor | Stream], records: int) -> Digests
 class ClientStore:
     """The records of all clients between rounds; a client without a record takes only the space of an index entry.
 
-    A round reads with `get` and writes with `stage`; `commit` makes the staged records the clients' records, `discard`
-    drops the staged records.
+    A round reads records with `get` and writes new ones with `stage`. `commit` replaces the clients' records by the
+    staged records; `discard` drops the staged records.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class ClientStore:
         """Make a store without records; `like` (d,) gives model size, dtype and device.
 
         Records that may take more than `budget` bytes of memory are kept in a slot file in `folder`, or, without a
-        folder, in a nameless temporary file. `owned` tells which of the clients (c,) belong to this store; it loads no
-        records of other clients from a checkpoint.
+        folder, in a nameless temporary file. `owned` tells which of the clients (c,) belong to this store; the store
+        loads no records of other clients from a checkpoint.
         """
         self._passing = method.client.marked("per_round")
         widths = method.client.widths(like.shape[-1], method)
@@ -109,7 +109,7 @@ class ClientStore:
     def content(self, clients: Index, rows: Callable[[str, Index], Tensor]) -> dict[str, Tensor | Stream]:
         """Return the tensors of a checkpoint that contains the records of `clients` (c,), without a slot file.
 
-        The tensors are the fields of the records, (c, width), and for every client of the run its row in them,
+        The tensors are the fields of the records, (c, width), and an index with the row of every client of the run,
         (clients,). Each of `clients` must have a record. rows: returns one field of given clients, (n, width).
         """
         places = np.full(self._clients, ABSENT, dtype=np.int32)
@@ -144,16 +144,16 @@ class ClientStore:
             self._rows.prefetch(slots[slots >= 0])
 
     def stage(self, clients: Index, records: Record) -> None:
-        """Write the new records (c, width) of `clients`, who keep their old ones until `commit`.
+        """Write the new records (c, width) of `clients`; until `commit`, `get` returns the old records.
 
-        Raises InputError, here or at `commit`, if they cannot be written.
+        Raises InputError, here or at `commit`, if the new records cannot be written.
         """
         if self._width:
             rows = torch.cat([getattr(records, name) for name in self._widths], dim=1).to(self._like)
             self._own().write(self._index.stage(clients), rows)
 
     def commit(self) -> None:
-        """Make staged records the clients' records. Raises InputError, and changes nothing, if a write failed."""
+        """Replace clients' records by the staged ones. Raises InputError, and changes nothing, if a write failed."""
         if self._rows is not None:
             self._rows.settle()
         self._index.commit()
@@ -167,8 +167,8 @@ class ClientStore:
     def tensors(self, beside: Path | None = None) -> dict[str, Tensor | Stream]:
         """Return the tensors to write to a checkpoint in the folder `beside`.
 
-        They hold all records or, if the slot file lies in that folder, only the records' slots and digests. Streams
-        can be read until the next commit. Call `saved` once the checkpoint is written.
+        The tensors hold all records or, if the slot file lies in that folder, only the records' slots and digests.
+        Those that are streams can be read until the next commit. Call `saved` once the checkpoint is written.
         """
         file = self._file
         self._announced = file is not None and file.writable and beside is not None and file.folder == beside.resolve()
@@ -187,7 +187,7 @@ class ClientStore:
         return {name: torch.from_numpy(x) for name, x in written.items()}
 
     def saved(self) -> None:
-        """Free slots that only older checkpoints need; call this once the checkpoint with `tensors` is in place."""
+        """Free slots that only a dropped checkpoint needs; call this once the checkpoint with `tensors` is in place."""
         if self._file is not None and self._announced:
             self._file.settle()
             self._index.hold()
@@ -223,7 +223,7 @@ class ClientStore:
         return self._rows.file if isinstance(self._rows, FileRows) else None
 
     def _fields(self, rows: Tensor) -> dict[str, Tensor]:
-        """Return records (c, width) by field, each field in new memory: rounding depends on alignment."""
+        """Split rows (c, width) into fields, each in new memory, because rounding depends on the alignment."""
         parts = torch.split(rows, list(self._widths.values()), dim=1)
         return {name: part.contiguous() for name, part in zip(self._widths, parts, strict=True)}
 
@@ -233,7 +233,7 @@ class ClientStore:
         if isinstance(before, FileRows) and not before.file.writable:
             if self._folder is not None and before.file.folder == self._folder:
                 rows = FileRows(SlotFile.claimed(before.file), self._like, self._width)
-            else:  # another run's: its records are copied
+            else:  # the slot file of another run: the records are copied
                 self._index, rows = self._copied(self._index, before.read)
             before.close()
         self._rows = rows
@@ -247,7 +247,7 @@ class ClientStore:
         return FileRows(file, self._like, self._width)
 
     def _copied(self, index: SlotIndex, read: Callable[[Slots], Tensor]) -> tuple[SlotIndex, Rows]:
-        """Copy the rows of this store's clients in `index`, which `read` returns; return the copy's index and rows."""
+        """Copy the rows of this store's clients from slots in `index` by `read`; return the new index and rows."""
         copy, rows = SlotIndex(self._clients), self._new()
         clients, step = index.seen(), rows_at_once(self._slot_bytes)
         clients = clients[self._owned(clients)]

@@ -34,7 +34,7 @@ NUMBERS = ("steps", "lr_factors", "drifts", "losses")  # fields of `ChunkResult`
 class ChunkInput:
     """A chunk of the cohort, with the clients' records from their last rounds."""
 
-    clients: Index  # (c,) longest work first
+    clients: Index  # (c,), most local steps first
     record: Any  # (c, width)
 
 
@@ -42,8 +42,8 @@ class ChunkInput:
 class ChunkResult:
     """The result of training one chunk; rows are clients."""
 
-    received: Any  # what the server averages, (c, width)
-    record: Any  # what the clients will keep, (c, width)
+    received: Any  # the records that the server averages, (c, width)
+    record: Any  # the records that the clients will keep, (c, width)
     steps: Tensor  # local steps, (c, 1)
     lr_factors: Tensor  # sums over steps of the factors on the step sizes, (c, 1)
     drifts: Tensor  # ||w_i - w^t||, (c,)
@@ -70,13 +70,14 @@ class Arrivals:
     ) -> None:  # fmt: skip
         """Prepare the round of `clients` (c,).
 
-        like: a tensor on the device. inflates_steps: whether claimed samples determine the number of local steps.
+        like: a tensor on the device of the records. inflates_steps: whether the number of samples that a client claims
+        determines its number of local steps.
         """
         self._method, self._ctx, self._guard, self._attackers = method, ctx, guard, attackers
         self._inflates_steps = inflates_steps and attackers is not None and attackers.attack.claims > 1
         self.attackers = 0 if attackers is None else len(attackers.among(clients))
         self._known = HonestMoments(len(clients), self.attackers)
-        # For each client (c,): 1 if its record counts; 1 if it was clipped; its norm as sent; its norm after clipping.
+        # For each client's record (c,): 1 if it is accepted; 1 if it was clipped; its norm as sent, and after clipping.
         self.of_clients = list(like.new_zeros(4, len(clients), dtype=torch.float64).unbind())
 
     def in_order(self, clients: Index, places: Index) -> list[Index]:
@@ -131,7 +132,7 @@ class Arrivals:
         return self._guard.updated(self.of_clients[3][self.of_clients[0] > 0].tolist())
 
     def metrics(self) -> dict[str, float]:
-        """Return the numbers of attackers in the round, and of clients that the guard clipped and refused."""
+        """Return the numbers of attackers, of clipped clients and of refused clients in the round, by name."""
         numbers = {"attackers": float(self.attackers)} if self._attackers is not None else {}
         if self._guard is not None:
             accepted, clipped = (float(x.sum()) for x in self.of_clients[:2])
@@ -159,7 +160,7 @@ class Arrivals:
 class Cohort:
     """The clients of a round, and the inputs of their training."""
 
-    clients: Index  # (c,), longest work first
+    clients: Index  # (c,), most local steps first
     weights: Tensor  # of the clients in the mean, (c, 1)
     down: Any  # the server's message
     ctx: Context
@@ -171,7 +172,7 @@ class CohortResult:
     """The result of training a cohort, for the server."""
 
     cohort: Cohort
-    mean: RunningMean  # the weighted mean of what the server receives, and of local steps
+    mean: RunningMean  # the weighted mean of the records that the server receives, and of the local steps
     drifts: Tensor  # ||w_i - w^t|| of each client, (c,)
     loss: float  # the weighted mean of the clients' training losses
     gradients: int  # minibatch gradients of all clients together
@@ -240,7 +241,7 @@ def train(
 
 
 def _result(cohort: Cohort, mean: RunningMean, drifts: Tensor, losses: Tensor, gradients: int) -> CohortResult:
-    """Return the result from the drifts and losses of all clients (c,); refused clients do not count."""
+    """Return the result from the drifts and losses of all clients (c,); leave out refused clients."""
     weights = cohort.weights
     if cohort.arrivals is not None:
         accepted = cohort.arrivals.accepted()

@@ -32,7 +32,7 @@ from ..metrics.accuracy import (
 
 @dataclass(frozen=True)
 class ServerModel:
-    """Evaluates the server's model; if the method trains a different model, also tests that one."""
+    """Evaluates the server's model; if the method trains a different model, tests the trained model, too."""
 
     objective: Objective
     data: FederatedData
@@ -63,7 +63,7 @@ class ServerModel:
         train = score(self.objective, w, self.data.x, self.data.y, self.data.preparation)
         if len(train.correct):  # there is no accuracy in regression
             values |= spread_of("client_accuracy", per_client(train, self.data))
-        held = torch.from_numpy(self.data.held(slice(None)))  # samples that no client holds do not count
+        held = torch.from_numpy(self.data.held(slice(None)))  # samples that no client holds are left out
         loss = float(train.loss.double().cpu()[held].mean())
         return values | test_samples(self.data) | {"train_loss": loss}
 

@@ -1,9 +1,9 @@
 """Ranks of one machine: they meet in a folder that only their owner can read, and authenticate each other.
 
 torchrun's own rendezvous are TCP stores on all interfaces without authentication; one of them unpickles its input. Here
-the agent's store is in the agent's memory, and the ranks' store is a file. gloo, which transfers the sums, has to
-listen on a port without authentication: it listens on the loopback only, and before anything else each rank sends each
-other rank a code that only a reader of the folder can compute.
+the store of torchrun's agent, which starts the ranks, is in the agent's memory, and the store of the ranks is a file.
+gloo, which transfers the sums, has to listen on a port without authentication. Therefore it listens on the loopback
+only, and each rank first sends each other rank a code that only a reader of the folder can compute.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..files import read_bytes, write_atomically
 FOLDER = "FEDFLAT_RANKS_FOLDER"  # the environment variable with the folder where ranks meet
 KEY, STORE = "key", "store"  # files in the folder
 LOOPBACK = "127.0.0.1"
-BACKEND = "fedflat-one-machine"  # its name as a rendezvous of torchrun
+BACKEND = "fedflat-one-machine"  # the name of `OneMachine` as a rendezvous of torchrun
 
 
 class OneMachine(RendezvousHandler):
@@ -65,7 +65,10 @@ class OneMachine(RendezvousHandler):
 
 @contextmanager
 def meeting_place(folder: Path) -> Iterator[None]:
-    """Write the key of the ranks to `folder`, readable by the owner only, and set the environment variable `FOLDER`."""
+    """Write a secret key for the ranks to a file in `folder`; only the owner can read the file.
+
+    Inside the block, the environment variable `FOLDER` has the folder's path.
+    """
     write_atomically(folder / KEY, lambda path: path.write_bytes(secrets.token_bytes(32)), private=True)
     before = os.environ.get(FOLDER)
     os.environ[FOLDER] = str(folder)
@@ -86,8 +89,8 @@ def impostors(folder: Path, attempt: str, seconds: float) -> list[int]:
     """Exchange codes with each other rank, and return the ranks whose codes are wrong.
 
     In each pair of ranks one listens and the other connects, so an impostor has only one end of a connection. A code
-    depends on both ranks, so it is useless on another connection. seconds: to wait for each rank. Raises RuntimeError
-    if one does not answer.
+    depends on its sender and its receiver, so it is useless on another connection. seconds: how long to wait for each
+    rank. Raises RuntimeError if a rank does not answer.
     """
     key, rank, patience = read_bytes(folder / KEY), dist.get_rank(), timedelta(seconds=seconds)
     wrong = []

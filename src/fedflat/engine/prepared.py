@@ -63,11 +63,11 @@ class StepInputs:
 class StepNumbers:
     """The scalars of each local step (`NUMBERS`) as a tensor (5,), made for many steps of a round at once.
 
-    To make one tensor for each step would take as long as the step of a small model. Float64 has the precision of
-    Python's numbers.
+    To make one tensor for each step would take as long as the step of a small model. The dtype is float64, which has
+    the precision of Python's numbers.
     """
 
-    AT_ONCE = 16  # steps
+    AT_ONCE = 16  # steps whose scalars are made at once
 
     def __init__(self) -> None:
         self._round: tuple[float, ...] = ()
@@ -87,8 +87,8 @@ class StepNumbers:
 class TensorStep:
     """The local step of one method on one objective as a function of `StepInputs.tensors()`.
 
-    Scalars become tensors of shape (), so that no changing value is compiled as a constant. A method whose step needs
-    more than the oracle and these scalars raises an error in the call; its step is no function of tensors.
+    Scalars become tensors of shape (), so that no changing value is compiled as a constant. If a method's step needs
+    more than the oracle and these scalars, it is no function of these tensors, and the call raises an error.
     """
 
     def __init__(self, method: Method, objective: Objective, example: StepInputs) -> None:
@@ -100,7 +100,10 @@ class TensorStep:
         self.gradients = 0  # minibatch gradients of a client in the last call
 
     def __call__(self, *values: Tensor) -> list[Tensor]:
-        """Return the tensors of the next state: w, loss, velocity and factors if any, and the clients' record."""
+        """Return the tensors of the next state: w, loss, velocity, step-size factors, and the clients' record.
+
+        Velocity and factors are left out if the state has none.
+        """
         named = dict(zip(self.names, values, strict=True))
         numbers = dict(zip(NUMBERS, named["numbers"].unbind(), strict=True))
         steps, lr = numbers.pop("steps"), numbers.pop("lr")
@@ -118,7 +121,7 @@ class TensorStep:
 
 
 def next_state(before: LocalState, values: list[Tensor], gradients: int) -> LocalState:
-    """Return the state after a `TensorStep` that returned `values` and took `gradients` gradients of each client."""
+    """Return the state after a `TensorStep` that returned `values` and computed `gradients` gradients per client."""
     w, loss, *rest = values
     velocity = None if before.velocity is None else rest.pop(0)
     factors = None if before.lr_factors is None else rest.pop(0)
@@ -133,15 +136,15 @@ def _record(kind: Callable[..., Record], named: dict[str, Tensor], prefix: str) 
 class PreparedStep(ABC):
     """Takes local steps with functions that `prepare` makes, one for each form of a step's tensors.
 
-    The first result of each function is compared with that of the plain step, since compilers make mistakes. If a step
-    cannot be prepared, the plain step is used, and the log gives the reason.
+    The first result of each function is compared with the result of the plain (unprepared) step, since compilers make
+    mistakes. If a step cannot be prepared, the plain step is used, and the log gives the reason.
     """
 
     participle: ClassVar[str]  # for messages: "the step is not ..."
 
     def __init__(self, method: Method, objective: Objective) -> None:
         self._method, self._objective, self._numbers = method, objective, StepNumbers()
-        self.forms: dict[tuple[object, ...], tuple[Run, int] | None] = {}  # function, gradients of a client
+        self.forms: dict[tuple[object, ...], tuple[Run, int] | None] = {}  # the function, and gradients per client
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle no prepared steps: another process prepares its own."""
@@ -189,7 +192,7 @@ class PreparedStep(ABC):
         return run, step.gradients
 
     def takes(self, state: LocalState) -> bool:
-        """Tell whether steps of these clients are worth preparing."""
+        """Tell whether to prepare the step for the clients in `state`."""
         return True
 
     @abstractmethod
@@ -211,7 +214,7 @@ class GraphedStep(PreparedStep):
     participle = "recorded as a CUDA graph"
 
     def form(self, tensors: dict[str, Tensor]) -> tuple[object, ...]:
-        """Return names, shapes and dtypes of all tensors: a recording fits only tensors with the same ones."""
+        """Return names, shapes and dtypes of all tensors; a recording fits only tensors that agree in all of these."""
         return tuple((name, x.shape, x.dtype) for name, x in tensors.items())
 
     def prepare(self, step: TensorStep, inputs: StepInputs) -> Run:

@@ -1,4 +1,4 @@
-"""The learning problem of a simulation, and checks of its arguments and of the checkpoint that it continues from."""
+"""The learning problem of a simulation, and checks of the simulation's arguments and of its checkpoint."""
 
 from __future__ import annotations
 

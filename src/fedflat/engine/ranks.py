@@ -37,7 +37,7 @@ MEETING = 60.0  # seconds that a rank waits at its start for torchrun, which may
 
 
 class RankError(RuntimeError):
-    """A rank has ended or does not answer, so that the others cannot continue."""
+    """A rank has ended or does not answer, so that the other ranks cannot continue."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Ranks:
         return self._broadcast(value, 0)
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the `value` of every rank, in their order; each must be representable in JSON."""
+        """Return the `value` of every rank, in the order of the ranks; each must be representable in JSON."""
         return [self._broadcast(value, rank) for rank in range(self.number)]
 
     def most(self, number: int) -> int:
@@ -130,8 +130,9 @@ class Ranks:
     def collected(self, store: ClientStore, folder: Path) -> Iterator[dict[str, Tensor | Stream] | None]:
         """Yield the tensors of all clients' records, for a checkpoint in `folder`, on rank 0, and None on other ranks.
 
-        Each rank keeps the records of some clients. Inside its block, rank 0 reads parts of a field; the other ranks
-        send their rows on request before they enter their blocks. Use it inside `together`.
+        Each rank keeps the records of some clients. When rank 0, in its `with` block, reads a part of a tensor, the
+        other ranks send their rows of that part. They enter their own blocks only after rank 0 has left its block. Call
+        this inside a block of `together`, which re-raises an error of one rank on all ranks.
         """
         if self.number == 1 or not store.keeps:
             yield None if self.index else store.tensors(folder)
@@ -273,7 +274,7 @@ def _connection_errors() -> Iterator[None]:
 
 
 def _end_with_agent() -> None:
-    """Let the system kill this process when torchrun ends: a killed torchrun would leave its ranks running."""
+    """Let the system kill this process when torchrun ends; otherwise, ranks would outlive a killed torchrun."""
     if sys.platform != "linux":
         return
     agent = os.getppid()

@@ -49,8 +49,8 @@ def write_findings(checksums: Checksums, findings: Sequence[Finding]) -> None:
 def write_summary(checksums: Checksums, run: Run, targets: Sequence[float] = ()) -> None:
     """Write the summary, the last file of a run, which marks the run as finished.
 
-    targets: accuracies; for each one, the file has the round and the cost at which the accuracy, plain and smoothed,
-    reached it.
+    targets: accuracies; for each target, the file has the round and the cost at which the accuracy reached the target,
+    and the same for the smoothed accuracy.
     """
     reports = []
     for target in targets:
@@ -188,6 +188,6 @@ def _tested(history: list[dict[str, float]], last: int, vector_bytes: int) -> di
 
 
 def without_client_values(summary: Mapping[str, float]) -> dict[str, float]:
-    """Return a summary without metrics of clients' training samples; metrics that every summary has become NaN."""
+    """Remove metrics of clients' training samples from a summary; those that every summary must have are set to NaN."""
     values = {name: value for name, value in summary.items() if not name.startswith("client_accuracy")}
     return values | {"train_loss": nan, "drift": nan}

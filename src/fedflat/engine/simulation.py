@@ -156,7 +156,7 @@ class Simulation:
         self.task, self.objective, self.data = self._problem.task, self._problem.objective, self._problem.data
         self.probes = tuple(check_measures(probes, self.objective.module))
         check_name(executor, self._problem.randomness, self.device)
-        self._asked = executor  # `prepare` chooses it
+        self._asked = executor  # the requested name; `prepare` makes the choice
         self._choice: Choice | None = None
         self._workers = Workers(lambda: self.executor, workers, self.device)
         self._make_server(store_budget, store_folder)
@@ -433,7 +433,7 @@ class Simulation:
         return trained, state
 
     def _screening(self, clients: Index, weights: Tensor, ctx: Context) -> tuple[Tensor, Arrivals]:
-        """Return the weights (c, 1) that the server uses for `clients` (c,), and the screening of their records."""
+        """Return the weights (c, 1) that the server uses for `clients` (c,), and the `Arrivals` for their records."""
         if self._attackers is not None and self.weights == "samples":
             weights = self._attackers.claimed(clients, weights)
         if self.guard is not None:
@@ -468,7 +468,7 @@ class Simulation:
         """Write a checkpoint to `path`, atomically: everything that the next round depends on.
 
         If clients' records are in a file in the same folder (`store_folder`), only references to them are written.
-        That file holds the records of the last three checkpoints in the folder, not of older ones. With privacy the
+        The file of records has those of the last three checkpoints in the folder, not of older ones. With privacy the
         checkpoint is secret, because it has the key of the next rounds; the log of releases is written beside it. All
         ranks must call this; rank 0 writes.
         """

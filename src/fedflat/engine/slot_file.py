@@ -34,11 +34,11 @@ class SlotFile:
     """A file of slots of `slot_bytes` bytes, one after another.
 
     The header has the keys of the checkpoints whose slots are all intact: the last `KEPT` checkpoints and the one that
-    is being written. A checkpoint is never read from a file without its key: from the file of another run, or from a
-    file that was written after the checkpoint was dropped. The digest of each slot is kept in memory while the file is
-    used, and in the checkpoint: reads detect flipped bits and lost writes. A writer locks the file; readers do not lock
-    it, but read the header again after every read. Slots are read by `pread`, because reading a memory map in random
-    order took 100 times longer.
+    is being written. A checkpoint is never read from a file that lacks the checkpoint's key: such a file belongs to
+    another run, or was written after the checkpoint was dropped. The digest of each slot is kept in memory while the
+    file is used, and in the checkpoint, so that reads detect flipped bits and lost writes. A writer locks the file;
+    readers do not lock it, but read the header again after every read. Slots are read by `pread`, because reading a
+    memory map in random order took 100 times longer.
     """
 
     def __init__(self, handle: int, name: str, slot_bytes: int, keys: Sequence[bytes], folder: Path | None) -> None:
@@ -82,9 +82,10 @@ class SlotFile:
 
     @classmethod
     def opened(cls, folder: Path, slot_bytes: int, key: bytes, slots: Slots, digests: Digests) -> SlotFile:
-        """Open the file in `folder` to read the records of checkpoint `key`: `slots` (c,), which have `digests` (c,).
+        """Open the file in `folder` to read the records of the checkpoint with `key`, in `slots` (c,).
 
-        Raises DamagedError if the file does not belong to that checkpoint, or if a record is damaged.
+        Raises DamagedError if the file does not belong to that checkpoint, or if a record does not have its digest in
+        `digests` (c,).
         """
         file = cls._open(folder, slot_bytes, (key,), os.O_RDONLY)
         try:
@@ -111,7 +112,10 @@ class SlotFile:
 
     @classmethod
     def claimed(cls, file: SlotFile) -> SlotFile:
-        """Open an `opened` file again, for writing. Raises InputError if it is locked, or as `opened` does."""
+        """Open an `opened` file again, for writing.
+
+        Raises InputError if another simulation writes to it, DamagedError if it no longer has the checkpoint's key.
+        """
         if file.folder is None:
             raise InputError(f"{file.name} has no name")
         claimed = cls._open(file.folder, file._slot_bytes, (file.key,), os.O_RDWR)
@@ -146,7 +150,7 @@ class SlotFile:
         self._store_digests(slots, digests_of(content))
 
     def check(self) -> tuple[bytes, ...]:
-        """Return the keys in the header. Raises DamagedError unless they include the key of the checkpoint."""
+        """Return the keys in the header. Raises DamagedError unless they include `key`."""
         header = self._header()
         slot_bytes, keys, following = header or (0, (), NONE)
         if slot_bytes != self._slot_bytes or self.key == NONE or self.key not in (*keys, following):
@@ -160,9 +164,9 @@ class SlotFile:
         return self._next
 
     def settle(self) -> None:
-        """Record that the announced checkpoint is in place: the oldest one is dropped, and its slots become free.
+        """Write to the header that the announced checkpoint is in place, and drop the oldest one from the header.
 
-        The record must not reach the disk before the new name of the checkpoint does.
+        The header must not reach the disk before the name of the new checkpoint does, so the folder is flushed first.
         """
         if self.folder is not None:
             with _system_errors(self.name, "written"):

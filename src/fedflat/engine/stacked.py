@@ -114,8 +114,8 @@ class Stacked(Executor):
     def _most_in_memory(self) -> int:
         """Return the number of clients whose activations fit into memory.
 
-        Needed with adapters only: they are small compared with the model's activations. Without adapters, the number of
-        parameters limits the stack.
+        This limit is needed with adapters only, because they are small compared with the model's activations. Without
+        adapters, the number of parameters limits the stack.
         """
         data = self.batches.data
         most = self.bytes_at_once if data.y.device.type == "cpu" else self.bytes_on_gpu

@@ -168,7 +168,7 @@ def _dense_agreement(name: str, device: torch.device) -> tuple[str, bool]:
 def _agreement(
     executors: list[str], device: torch.device, make: Callable[[str, torch.device], Simulation]
 ) -> tuple[str, bool]:
-    """Return the relative distance of each executor's final model from the CPU's, and whether all are close enough."""
+    """Return the relative distance of each executor's final model from that on the CPU, and whether all are small."""
     expected = _final(make("sequential", torch.device("cpu")))[0]
     texts, passed = [], True
     for executor in executors:
@@ -205,7 +205,7 @@ def _random_pictures(sizes: tuple[int, ...], shape: tuple[int, ...]) -> Federate
 
 
 def _repeated(device: torch.device) -> tuple[str, bool]:
-    """Compare two equal runs bit by bit. Some kernels of GPUs add in any order, so other bits are no error there."""
+    """Compare two equal runs bit by bit. On a GPU, whose sums may have any order, different bits are no failure."""
     first, second = (_final(_pictures("sequential", device))[0] for _ in range(2))
     if torch.equal(first, second):
         return "the same bits", True

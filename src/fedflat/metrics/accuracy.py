@@ -38,7 +38,7 @@ class Evaluation:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Accuracy, if defined, loss, and the other metrics of the task."""
+        """Accuracy (if defined), loss, and the other metrics of the task, by name."""
         accuracy = {"accuracy": self.accuracy} if len(self.correct) else {}
         return accuracy | {"loss": self.mean_loss} | self.further
 
@@ -85,7 +85,7 @@ def regression_numbers(predicted: Tensor, y: Tensor) -> dict[str, float]:
     """Compute root mean squared error, mean absolute error and R2 from predicted and true numbers (n, k).
 
     R2 = 1 - squared error / squared deviation from the mean, averaged over the k outputs. Outputs whose true numbers do
-    not vary do not count; if none varies, there is no R2.
+    not vary are left out of R2; if no output varies, there is no R2.
     """
     error, deviation = (predicted - y).square().sum(0), (y - y.mean(0)).square().sum(0)
     varies = deviation > 0
@@ -130,7 +130,7 @@ def _accuracies(objective: Objective, w: Tensor, data: FederatedData, holdings: 
 
 
 def score_samples(objective: Objective, w: Tensor, data: FederatedData, samples: Members) -> Evaluation:
-    """Compute `score` on the training samples with these indices (n,)."""
+    """Compute `score` on the training samples with the indices `samples` (n,)."""
     rows = torch.from_numpy(samples).to(data.y.device)
     return score(objective, w, data.stored(rows), data.y[rows], data.preparation)
 

@@ -80,7 +80,7 @@ class AccuracyCurve:
         return float(self.accuracy.max())
 
     def best_on_validation(self) -> tuple[int, float] | None:
-        """Return the first round of the highest validation accuracy and its test accuracy; None without validation."""
+        """Return the first round with the best validation accuracy and its test accuracy; None without validation."""
         if self.validation is None:
             return None
         place = int(self.validation.argmax())

@@ -13,12 +13,12 @@ from ..core.errors import InputError
 from ..core.hyper import by_name, check, hyper
 
 Neighbours = Literal["ADD_OR_REMOVE_ONE", "REPLACE_ONE"]
-INTERVAL, COARSE = 1e-4, 1e-3  # of privacy losses: the default of `dp-accounting`, and one for a search
+INTERVAL, COARSE = 1e-4, 1e-3  # intervals of privacy losses: the default of `dp-accounting`, and one for a search
 WIDEST = 500.0  # largest interval: its exponential is finite
 MOST_ROUNDS = 100_000
 RESOLUTION = 1e-13  # of delta for each round: errors of Fourier transforms, which composition multiplies
 NEARLY_ALL = 1 - 1e-9  # above this rate, sampling is ignored: the epsilon that it saves is below rounding errors
-DIGITS = 4  # significant ones of a noise multiplier that is solved for
+DIGITS = 4  # significant digits of a computed noise multiplier
 
 
 @cache
@@ -26,20 +26,20 @@ def epsilon(
     rate: float, noise_multiplier: float, rounds: int, delta: float, neighbours: Neighbours = "ADD_OR_REMOVE_ONE",
     interval: float = INTERVAL, again: tuple[int, ...] = (),
 ) -> float:  # fmt: skip
-    """Compute an upper bound of the epsilon of `rounds` at `delta` by privacy loss distributions; exact at rate 1.
+    """Bound the epsilon of `rounds` rounds at `delta` from above, by privacy loss distributions; exact at rate 1.
 
-    In each round every client takes part with probability `rate`, independently, and moves a sum by at most 1, to which
-    Gaussian noise of deviation `noise_multiplier` is added. neighbours: neighbouring data sets differ by one client
-    added or removed, or by the data of one client. interval: privacy losses are rounded up to
+    In each round every client takes part with probability `rate`, independently, and changes a sum by at most 1.
+    Gaussian noise with standard deviation `noise_multiplier` is added to the sum. neighbours: whether neighbouring data
+    sets differ by one client added or removed, or by the data of one client. interval: privacy losses are rounded up to
     multiples of about this number, or of a larger one for large losses. again: the number of released sums of each
     round that released several. The sums of a round have the same cohort, so k of them count as one sum with noise that
-    is smaller by the factor sqrt(k). Raises InputError at a rate below 1 without the extra `dp`, and for rounds or a
-    delta that floating point does not resolve.
+    is smaller by the factor sqrt(k). Raises InputError at a rate below 1 without the extra `dp`, and if `rounds` is too
+    large, or `delta` too small, for floating-point numbers.
     """
     if not rounds:
         return 0.0
     releases = Counter({1: rounds - len(again)}) + Counter(again)  # releases of a round -> rounds
-    moved = 1 if neighbours == "ADD_OR_REMOVE_ONE" else 2  # the sum of several Gaussians is one
+    moved = 1 if neighbours == "ADD_OR_REMOVE_ONE" else 2  # the sum of several Gaussians is a Gaussian
     distance = moved * sqrt(sum(k * number for k, number in releases.items())) / noise_multiplier
     found = gaussian_epsilon(distance, delta)  # sampling makes it no larger
     if rate > NEARLY_ALL:
@@ -95,7 +95,7 @@ def _check_resolved(rounds: int, delta: float) -> None:
 def _interval(interval: float, noise_multiplier: float, spread: float, rounds: int, rough: float) -> float:
     """Return the discretisation interval of a round's privacy losses; `rough` estimates the epsilon of all rounds.
 
-    It is `interval`, made smaller for small losses, and larger if a distribution would have more than some 1e5 bins.
+    It is `interval`, made smaller for small losses, and larger if a distribution would have more than about 1e5 bins.
     spread: the approximate standard deviation of the loss summed over all rounds.
     """
     small = min(1.0, 10 * rough, 300 * spread / sqrt(rounds))
@@ -118,7 +118,7 @@ def _composed(
 
 
 def _least_digits(near: float, suffices: Callable[[float], bool]) -> float:
-    """Return the least number of four significant digits that suffices. `suffices` is monotone; start at `near`."""
+    """Search from `near` for the least number of four significant digits for which `suffices`, monotone, is true."""
     unit = 10.0 ** (floor(log10(near)) + 1 - DIGITS)
     high, stride = floor(near / unit) + 1, 1
     while not suffices(_multiple(high, unit)):
@@ -145,7 +145,7 @@ def _guess(epsilon_wanted: float, delta: float, rate: float, rounds: int) -> flo
 
 @cache
 def _losses(rate: float, noise_multiplier: float, neighbours: Neighbours, interval: float) -> Any:
-    """Return the privacy loss distribution of one round; its discretisation is pessimistic."""
+    """Return the privacy loss distribution of one round; the discretisation never underestimates the losses."""
     try:
         from dp_accounting import NeighboringRelation  # an extra
         from dp_accounting.pld import privacy_loss_distribution as distributions
@@ -161,7 +161,10 @@ ROUNDED_UP = 1e-9  # relative margin of an epsilon above the computed root; more
 
 
 def gaussian_epsilon(distance: float, delta: float) -> float:
-    """Compute epsilon at `delta`, rounded up, if a client moves a sum by `distance` deviations of its noise."""
+    """Compute epsilon at `delta`, rounded up, of a noised sum.
+
+    distance: the change of the sum by one client, in standard deviations of the noise.
+    """
     from scipy.optimize import brentq  # takes long to import
     from scipy.special import ndtri
 
@@ -173,7 +176,7 @@ def gaussian_epsilon(distance: float, delta: float) -> float:
 
 
 def gaussian_distance(epsilon: float, delta: float) -> float:
-    """Compute the distance whose epsilon at `delta` is `epsilon`, in deviations of the noise, from 1e-12 to 1e12."""
+    """Compute the distance with `epsilon` at `delta`, from 1e-12 to 1e12, in standard deviations of the noise."""
     from scipy.optimize import brentq
 
     def excess(power: float) -> float:
@@ -204,7 +207,7 @@ def _mills(x: float) -> float:
 
 Noise = Literal["system", "seeded-not-private"]
 LEAST_NOISE = 0.01  # below it epsilon is in the thousands, and the grid of `PrivateMean` would be finer than its sums
-MOST_NOISE = 1e9  # times the largest clip over the least rate it still fits single precision
+MOST_NOISE = 1e9  # times the largest clip, divided by the least rate, it is still finite in single precision
 
 
 @by_name

@@ -39,11 +39,12 @@ class RunningMean:
         self.counts = like.new_zeros(3, dtype=torch.float64)
 
     def add(self, received: Record, steps: Tensor, weights: Tensor, lr_factors: Tensor | None = None) -> None:
-        """Add clients' records and local steps (c, 1) with their weights (c, 1), whose sum need not be known.
+        """Add clients' records and local steps (c, 1) with weights (c, 1); the sum of all weights need not be known.
 
-        lr_factors: the sums of the factors on their step sizes (c, 1); default the steps, as without a schedule.
+        lr_factors: for each client, the sum over its steps of the factors on the step size, (c, 1). By default these
+        are the numbers of steps, as without a schedule.
 
-        Weights are integers, numbers of samples or ones: products with numbers in single precision are exact.
+        Weights are integers (numbers of samples, or ones), so that products with single-precision numbers are exact.
         """
         ones = torch.ones_like(weights)
         parts = [
@@ -53,7 +54,7 @@ class RunningMean:
         self._add(parts, steps, weights, lr_factors)
 
     def count(self, steps: Tensor, weights: Tensor, lr_factors: Tensor) -> None:
-        """Add steps and weights as `add` does, but no records; the caller adds these to `record_sums`."""
+        """Add steps and weights as `add` does, but no records; the caller adds the records to `record_sums`."""
         self._add([], steps, weights, lr_factors)
 
     def _add(

@@ -76,10 +76,10 @@ def with_flipped_labels(data: FederatedData, attackers: Index) -> FederatedData:
 
 
 class Attackers:
-    """The attackers of a run, and the messages that replace theirs."""
+    """The attackers of a run, and the messages that they send in place of honest ones."""
 
     def __init__(self, attack: Attack, method: Method, clients: Index, seed: int) -> None:
-        """Choose attackers among `clients` (c,), who may take part. Raises InputError for an unsuitable method."""
+        """Draw attackers from `clients` (c,), those that may take part. Raises InputError for an unsuitable method."""
         if not isinstance(attack, Attack):
             raise InputError(f"attack must be an Attack such as Attack(kind='sign-flip', share=0.2), got {attack!r}")
         if method.training != "federated":
@@ -123,7 +123,10 @@ class Attackers:
         return self._method.up(**{name: getattr(received, name) for name in self._method.up.__match_args__})
 
     def _noise(self, up: Record, t: int, clients: Index) -> Any:
-        """Draw Gaussian noise with `scale` times the root mean square of each field of each client's message."""
+        """Draw Gaussian noise for each field of each client's message.
+
+        The standard deviation of the noise is `scale` times the root mean square of the field.
+        """
         draws = [generator(self._seed, Purpose.ATTACK, t, int(client)) for client in clients]
         found = {}
         for name, x in up.tensors().items():
@@ -141,7 +144,7 @@ class Attackers:
 
 
 class HonestMoments:
-    """Mean and deviation of the honest clients' messages in a round, by coordinate, with equal weights."""
+    """Mean and standard deviation of the honest clients' messages in a round, by coordinate, with equal weights."""
 
     def __init__(self, clients: int, attackers: int) -> None:
         """Start a round of `clients` clients, of whom `attackers` are attackers."""
@@ -172,7 +175,8 @@ class HonestMoments:
         """The shift of "A Little Is Enough" (Baruch et al., NeurIPS 2019), in standard deviations of honest messages.
 
         With n clients and m attackers, the attack needs s = n // 2 + 1 - m supporters. The shift is the largest z such
-        that a share of at least s / (n - m) of the honest clients, if normal, is farther away; but it is at least 0.
+        that at least a share s / (n - m) of honest messages, if normally distributed, lies beyond z standard deviations
+        on one side of the mean. It is at least 0.
         """
         honest = self.clients - self.attackers
         supporters = max(1, self.clients // 2 + 1 - self.attackers)

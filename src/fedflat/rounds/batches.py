@@ -82,7 +82,7 @@ class Batches:
         return bool((self.data.sizes % self.size == 0).all())
 
     def longest_first(self, t: int, clients: Index) -> Index:
-        """Sort `clients` by local steps in round `t`, most first: finished clients leave a stack at its end."""
+        """Sort `clients` by local steps in round `t`, most first, so that the last clients of a stack finish first."""
         return clients[np.argsort(-self.steps(t, clients), kind="stable")]
 
     def steps(self, t: int, clients: Index) -> Index:
@@ -92,7 +92,7 @@ class Batches:
         return steps if rule is None else rule.steps_taken(self.seed, t, clients, steps)
 
     def plan(self, t: int, clients: Index) -> BatchPlan:
-        """Plan the work of `clients`, longest first, in round `t`; the work of a client depends on no other client."""
+        """Plan round `t` of `clients`, sorted by `longest_first`; the steps of a client depend on no other client."""
         steps = self.steps(t, clients)
         samples = self._samples(t, clients, steps)
         by_step = np.ascontiguousarray(samples.swapaxes(0, 1))  # the indices of one step in one piece of memory

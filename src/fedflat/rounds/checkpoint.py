@@ -1,4 +1,4 @@
-"""Checkpoints: the state of a run between two rounds in one file. Safetensors and JSON; nothing is unpickled.
+"""Checkpoints: the state of a run between two rounds in one file, as safetensors and JSON; nothing is unpickled.
 
 The last tensor is the SHA-256 of all bytes before it, which is checked before the content is used. The last `KEPT`
 checkpoints of a folder are kept, so that a damaged one costs some rounds and not the run.
@@ -24,7 +24,7 @@ from ..files import system_errors, write_atomically
 
 FORMAT = 3
 KEPT = 3  # number of checkpoints of a run that are kept, the newest ones
-AT_ONCE = 32 * 2**20  # bytes of a stream that are held at once
+AT_ONCE = 32 * 2**20  # bytes of a stream that are held in memory at once
 SUM = "sha256"  # the last tensor
 _NAME = re.compile(r"round-(\d{6,9})\.safetensors")
 _NAMES = {
@@ -54,7 +54,7 @@ class Stream:
 
 
 def rows_at_once(row_bytes: int) -> int:
-    """Return how many rows of `row_bytes` bytes are held at once."""
+    """Return how many rows of `row_bytes` bytes are held in memory at once."""
     return max(1, AT_ONCE // max(1, row_bytes))
 
 
@@ -159,9 +159,9 @@ def _read(file: Any, name: str, streamed: bool) -> Tensor | Stream:
 def _write(path: Path, tensors: Mapping[str, Tensor | Stream], metadata: dict[str, str]) -> None:
     """Write the safetensors format; the library's own writer would hold everything in memory, twice.
 
-    The file has the length of the header, the header in JSON, padded to a multiple of eight bytes, and the tensors.
-    Tensors with the widest numbers come first, so that each tensor begins at a multiple of the size of its numbers. The
-    last tensor is the SHA-256 of all bytes before it.
+    The file consists of the length of the header, the header in JSON (padded to a multiple of eight bytes), and the
+    tensors. Tensors with the widest numbers come first, so that each tensor begins at a multiple of the size of its
+    numbers. The last tensor is the SHA-256 of all bytes before it.
     """
     header: dict[str, Any] = {"__metadata__": metadata}
     names, end = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)), 0

@@ -98,9 +98,9 @@ class Checksums:
 
 
 def check_listed(path: Path) -> None:
-    """Raise InputError if SHA256SUMS in the folder of the file `path` lists a digest that the file does not have.
+    """Raise InputError if the file `path` does not match its digest in the SHA256SUMS of its folder.
 
-    A SHA256SUMS of another program is ignored.
+    A SHA256SUMS that another program wrote is ignored.
     """
     checksums, problem = Checksums(path.parent), None
     with suppress(InputError):
@@ -127,7 +127,7 @@ def write_checked(path: Path, content: Any, private: bool = False) -> None:
 
 
 def read_checked(path: Path, most: int = TEXT) -> Any:
-    """Read the content of a checked file of at most `most` bytes. Raises InputError, naming it, if it is damaged."""
+    """Read the content of a `write_checked` file of at most `most` bytes. Raises InputError if the file is damaged."""
     found = read_json(path, most)
     is_checked = isinstance(found, dict) and found.keys() == {CONTENT, SHA256}
     if not is_checked or found[SHA256] != parsed(path, lambda: _digest(found[CONTENT])):

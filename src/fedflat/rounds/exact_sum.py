@@ -1,4 +1,4 @@
-"""Sums whose bits do not depend on the order of the terms: of clients, of chunks, of ranks."""
+"""Sums whose bits do not depend on the order of the terms, which come from clients, chunks and ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Grid:
 
     @property
     def lowest(self) -> int:
-        """The lowest place that can be the highest of a sum: the units of the places below it are normal numbers."""
+        """The lowest place that can be the highest of a sum: the units of the sum's lower places are not subnormal."""
         return -(1020 // self.step) + self.places
 
     def top(self, largest: float) -> int:
@@ -95,7 +95,7 @@ class ExactSum:
 
         The result does not depend on when this happens. If `top` had been the highest place from the start, the dropped
         pieces would not have been kept, and the new places would be zero, because all numbers so far are less than half
-        of their units.
+        of the units of the new places.
         """
         up = top - self.top
         if up <= 0:
@@ -114,8 +114,8 @@ class ExactSum:
     def integers(self) -> Tensor:
         """Return the sums as integer multiples of the units of their places, (places, d), int64.
 
-        For one vector they are at most half of 2**step in absolute value. Raises ValueError if a multiple is not
-        finite, or has more than 63 bits.
+        In the sum of one vector, the multiples are at most half of 2**step in absolute value. Raises ValueError if a
+        multiple is not finite, or has more than 63 bits.
         """
         multiples = self.sums / self._units()
         if not bool((multiples.abs() < 2.0**63).all()):
@@ -124,13 +124,13 @@ class ExactSum:
 
     @property
     def limit(self) -> int:
-        """The largest number in `integers` for one vector."""
+        """The largest absolute value in `integers` for the sum of one vector."""
         return 1 << (self._grid.step - 1)
 
     def add_integers(self, top: int, integers: Tensor) -> None:
-        """Add the `integers` of another sum, or the total of several sums' integers, with highest place `top`.
+        """Add the `integers` of another sum with highest place `top`, or the total of several such `integers`.
 
-        Raises ValueError if that is below the current highest place.
+        Raises ValueError if `top` is below the current highest place.
         """
         if top < self.top:
             raise ValueError(f"the highest place is {self.top} already, above {top}")
@@ -153,12 +153,12 @@ class ExactSum:
 
 
 class Products:
-    """The rows of `x` (c, d), each times its weight (c, 1), rounded to float64. They are stored if they are few."""
+    """The rows of `x` (c, d), each times its weight (c, 1), rounded to float64; made at once if they are few."""
 
     def __init__(self, x: Tensor, weights: Tensor) -> None:
         self.x, self.weights = x, weights.double()
         self.columns = max(1, AT_ONCE // len(x)) if x.device.type == "cpu" else x.shape[-1]
-        # All at once takes few calls of torch, whose number is what small vectors cost.
+        # Small products are made at once: their time depends on the number of calls of torch.
         self.all = x * self.weights if x.shape[-1] <= self.columns else None
 
     def extremes(self) -> tuple[Tensor, Tensor]:

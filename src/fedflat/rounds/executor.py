@@ -73,7 +73,7 @@ class Executor(ABC):
     def train(
         self, clients: Index, record: Any, down: Any, ctx: Context, observer: RoundObserver | None = None
     ) -> LocalResult:
-        """Train `clients` (c,), longest work first, in the round of `ctx`.
+        """Train `clients` (c,), those with the most local steps first, in the round of `ctx`.
 
         record: the record of each client, (c, width). down: the server's message, (width,). observer: receives every
         local step. Raises NonFiniteError if a client's model or message is not finite.

@@ -16,7 +16,7 @@ from ..core.method import Method
 from ..core.records import Record, is_finite, record_norm, shortened_to
 from .device import one_thread
 
-REMEMBERED = 9  # rounds in the running median of norms; it is an honest client's norm if those of five rounds are
+REMEMBERED = 9  # rounds whose medians of norms are kept; their median is an honest client's norm if five of them are
 
 
 @by_name
@@ -79,7 +79,7 @@ class Screened:
 
 @dataclass(frozen=True)
 class GuardState:
-    """The current bounds on clients' norms: of entire records by the guard and, in a federation, of each field."""
+    """The current bounds on the norms of entire records (by the guard) and, in a federation, of each field."""
 
     guard: Guard | None
     start: float  # norm of the initial model, at least 1; used as long as no norms of clients are known
@@ -89,9 +89,10 @@ class GuardState:
 
     @classmethod
     def new(cls, guard: Guard | None, method: Method, w: Tensor, field_multiple: float | None = None) -> Self:
-        """Return the bounds of a run of `method` that begins at `w` (d,).
+        """Return the first bounds on norms in a run of `method` that begins at the model `w` (d,).
 
-        If the guard bounds norms, `field_multiple` is ignored. Raises InputError if clients send nothing.
+        If the guard bounds norms, `field_multiple` is ignored. Raises InputError for a guard with a method that is not
+        federated, because its clients send nothing.
         """
         if guard is not None and not isinstance(guard, Guard):
             raise InputError(f"guard must be a Guard such as Guard(multiple=3.0), got {guard!r}")
@@ -113,7 +114,7 @@ class GuardState:
         return min(fixed, self.guard.multiple * (lower_median(self.medians) if self.medians else self.start))
 
     def limited(self, weights: Tensor) -> Tensor:
-        """Return the weights (c, 1) of all clients of a round as the guard limits them."""
+        """Return the weights (c, 1) of all clients of a round as limited by the guard, if there is one."""
         return weights if self.guard is None else self.guard.limited(weights)
 
     def excess(self, norms: Mapping[str, float], gradients: Collection[str], lr_sum: float) -> str:
@@ -152,9 +153,10 @@ class GuardState:
     def updated(self, norms: Sequence[float], fields: Sequence[Mapping[str, float]] = ()) -> Self:
         """Return the bounds after a round whose accepted clients have these `norms`, at least one.
 
-        fields: the norms of each client's fields, by name. A round contributes its lower median, which more than half
-        of its clients reach: clients that send the largest allowed norm do not raise the bound. The bound uses
-        the lower median of recent rounds for entire records, and the maximum of all rounds for each field.
+        fields: the norms of each client's fields, by name. Each round contributes the lower median of its norms, which
+        more than half of its clients reach; so a few clients that send the largest allowed norm do not raise the bound.
+        The bound for entire records uses the lower median of recent rounds' medians, the bound for a field the maximum
+        of all rounds' medians.
         """
         medians, field_norms = self.medians, dict(self.field_norms)
         if self.guard is not None and self.guard.multiple is not None:

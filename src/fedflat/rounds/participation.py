@@ -116,7 +116,7 @@ class Unreliable(Participation):
 
     A client that drops out has no part in the round, and costs no communication; at least one of a cohort replies. A
     straggler takes a number of its local steps that is uniform in 1, ..., K_i, as in FedProx (MLSys 2020, section 5.2).
-    Both depend on seed, round and client alone, so that they are the same for all methods.
+    Dropouts and stragglers depend on seed, round and client alone, so that all methods have the same ones.
     """
 
     rule: Participation  # or a value that `participation` accepts, such as 0.2
@@ -157,7 +157,7 @@ class HeldOut(Participation):
     """The cohorts that `rule` draws from the clients that are not held out; a `share` of all clients is held out.
 
     Held-out clients never take part. The model is evaluated on their samples: the gap to the clients that train is the
-    participation gap of Yuan et al. (ICLR 2022). They are chosen at random, and are the same for every seed.
+    participation gap of Yuan et al. (ICLR 2022). Held-out clients are chosen at random, the same for every seed.
     """
 
     rule: Participation  # or a value that `participation` accepts, such as 0.2

@@ -20,7 +20,7 @@ from ..core.records import Record, record_norm, shortened_to
 from ..data.types import Index
 from .aggregation import RunningMean
 
-FINENESS = 20  # bits by which the unit of the grid is below the deviation of the noise
+FINENESS = 20  # bits by which the unit of the grid is below the standard deviation of the noise
 SLACK = 2.0**-20  # share by which records stay below the bound; more than all rounding errors
 
 
@@ -28,9 +28,10 @@ class PrivateMean(RunningMean):
     """Bounds every record, sums them on a grid, and returns the noised sum over the expected number of clients.
 
     The norm of a record is taken over all fields, in the unit of parameters: a field with the scale of gradients is
-    multiplied by the sum of the step sizes. The norm is at most `clip`. Coordinates are then rounded towards zero to a
-    grid that depends on the settings alone. So a client moves the sum by at most `clip`, exactly. The noise is rounded
-    to the same grid, so that the released sum is the ideal noised sum, rounded: its last bits reveal nothing more.
+    multiplied by the sum of the step sizes. Records are clipped to a norm of at most `clip`. Coordinates are then
+    rounded towards zero to a grid that depends on the settings alone. So a client changes the sum by at most `clip`,
+    exactly. The noise is rounded to the same grid, so that the released sum is the ideal noised sum, rounded: its last
+    bits reveal nothing more.
     """
 
     def __init__(
@@ -39,8 +40,9 @@ class PrivateMean(RunningMean):
     ) -> None:  # fmt: skip
         """Start with zero. steps: the local steps of a client. expected: the expected number of clients, the divisor.
 
-        like: (d,). noise_key: returns the key of the noise from the `digest` of the sums. Different sums must have
-        different keys: in the difference of two sums with the same noise, the noise cancels.
+        like: a vector (d,) that gives precision and device. noise_key: returns the key of the noise from the `digest`
+        of the sums. Different sums must have different keys: in the difference of two sums with the same noise, the
+        noise cancels.
         """
         super().__init__(method, like)
         self._clip, self._expected, self._noise_key = clip, expected, noise_key
@@ -77,7 +79,10 @@ class PrivateMean(RunningMean):
         return self._record(**means)
 
     def digest(self) -> bytes:
-        """Return the SHA-256 of the exact sums and of the noise's deviations; with the key they determine `value`."""
+        """Return the SHA-256 of the exact sums and of the standard deviations of the noise.
+
+        The sums, the standard deviations and the key of the noise determine `value`.
+        """
         found = hashlib.sha256()
         for name, x in self._sums.items():
             total = x.value().cpu().numpy() + 0.0  # no zero has a sign

@@ -30,7 +30,7 @@ from .private_mean import KEY_BYTES, PrivateMean, derived_key, poisson_sample, s
 from .settings import table_of
 
 _RUN = re.compile(r"[0-9a-f]{16}")
-MOST_DELTA = 1.0  # most of delta times the number of clients; publishing the data of one random client reaches it
+MOST_DELTA = 1.0  # largest delta times number of clients; publishing the data of one random client reaches it
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,10 @@ class PrivateRounds:
         self, privacy: Privacy, method: Method, client: Client, clients: int, rounds: int, seed: int,
         shared: Callable[[Any], Any] = lambda key: key, writes: bool = True,
     ) -> None:  # fmt: skip
-        """Plan `rounds`; `shared` sends the draws of rank 0 to all ranks, as JSON, and only rank 0 `writes` logs.
+        """Plan `rounds` rounds.
+
+        shared: returns on each rank the value given on rank 0, sent as JSON. writes: whether this process writes logs,
+        True on rank 0 only.
 
         Raises InputError, naming the setting, if the run cannot be private or would exceed its budget.
         """
@@ -87,7 +90,7 @@ class PrivateRounds:
         self._client, self._steps = client, client.steps or 1
         self._secret: RoundKey | None = None  # of the latest requested round
         self._released: frozenset[Release] = frozenset()
-        self._folders: frozenset[Path] = frozenset()  # that have states of this run
+        self._folders: frozenset[Path] = frozenset()  # folders with checkpoints of this run
         self.check_budget(rounds)
 
     @property
@@ -97,7 +100,7 @@ class PrivateRounds:
 
     @property
     def known_of_a_round(self) -> tuple[int, float]:
-        """Average number of clients in a round, and their share of all clients: methods may know no more."""
+        """Average number of clients in a round, and their share of all clients: a method may know only these."""
         return max(1, round(self.expected)), self.privacy.rate
 
     def expected_gradients(self, method: Method, sizes: Index) -> float:
@@ -179,7 +182,7 @@ class PrivateRounds:
         return table_of(self.privacy) | {"solved_noise": f"{self._noise:g}"}
 
     def epsilon(self, rounds: int) -> float:
-        """Return the epsilon spent by the first `rounds`, if one client is added or removed; all releases count."""
+        """Return the epsilon of the first `rounds` rounds, for one client added or removed; every release counts."""
         return self._epsilon(rounds, self._released)
 
     def spent(self, rounds: int) -> dict[str, float]:
@@ -193,7 +196,7 @@ class PrivateRounds:
                 "delta": self.privacy.delta, "noise_multiplier": self._noise}  # fmt: skip
 
     def check_budget(self, rounds: int, released: frozenset[Release] | None = None) -> None:
-        """Raise InputError if `rounds`, with the sums `released` (default: all known ones), exceed the budget."""
+        """Raise InputError if `rounds` rounds with the `released` sums (default: all known ones) exceed the budget."""
         released = self._released if released is None else released
         rounds = max([rounds, *(t + 1 for t, _ in released)])
         needed, again = self._epsilon(rounds, released), len(_again(released, rounds))

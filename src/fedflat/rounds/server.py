@@ -116,9 +116,9 @@ class Server:
     def take(self, state: Any, mean: RunningMean, ctx: Context, guard: GuardState | None = None) -> None:
         """Advance to the next round with `state` and `guard`, which follow from the `mean` of the round of `ctx`.
 
-        `direction` is h with w^{t+1} = w^t - eta h, where eta is the server's rate: server_lr times the mean sum of the
-        clients' step sizes, or server_lr alone if `server_lr_mode` is absolute. `direction` is not finite if no client
-        has taken a step.
+        The attribute `direction` is h in w^{t+1} = w^t - eta h. Here eta is the server's rate: server_lr times the mean
+        over clients of the sum of step sizes, or server_lr alone if `server_lr_mode` is absolute. `direction` is not
+        finite if no client has taken a step.
         """
         is_absolute = getattr(self.method, "server_lr_mode", "relative") == "absolute"
         rate = 1.0 if is_absolute else mean.lr_factors * ctx.lr

@@ -17,7 +17,7 @@ def table_of(thing: Any) -> dict[str, Any]:
     """Return a dataclass, such as a method, as a table: its class and all its fields.
 
     A field that is a dataclass, such as a method inside a method, becomes a table, too. A number, a text, a
-    truth value, None and a sequence of texts are kept; any other value, such as a list of cohorts, becomes its text. If
+    Boolean, None and a sequence of texts are kept; any other value, such as a list of cohorts, becomes its text. If
     `thing` is no dataclass, its attributes count as fields.
     """
     names = [f.name for f in fields(thing)] if is_dataclass(thing) else vars(thing)

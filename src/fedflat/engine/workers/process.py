@@ -107,7 +107,7 @@ class WorkerProcess:
         setup: prepares the process and returns the function that runs a task; it is pickled.
         files: the descriptors of open files that the process inherits under the same numbers.
         threads: the number of threads that torch and its libraries use.
-        variables: further variables of its environment.
+        variables: further environment variables of the process.
         """
         search_path = os.pathsep.join(path or os.getcwd() for path in sys.path)  # the same modules as in this process
         parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0

@@ -33,7 +33,8 @@ LISTED = 5  # most clients named in a message
 class Workers:
     """Trains the chunks of a cohort; no bit of the result depends on which process trains a chunk.
 
-    This process trains the chunks if workers would save no time: with one chunk, with one worker, or after little work.
+    This process trains the chunks if workers would save no time: with one chunk, with one worker, or, if the number of
+    workers is `auto`, in the first `WORTH_STARTING` seconds of training.
     """
 
     def __init__(self, executor: Callable[[], Executor], number: int | Literal["auto"], device: torch.device) -> None:
@@ -153,8 +154,8 @@ class TrainingPool:
     def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context) -> Generator[ChunkResult]:
         """Yield the result of each task, in order; a result is in shared memory, which the next one may overwrite.
 
-        An error in a client's training is raised in place of its result, as without workers. Raises WorkerError if two
-        workers end while they run the same task.
+        An error in a client's training is raised in place of the result of its task, as without workers. Raises
+        WorkerError if two workers end while they run the same task.
         """
         for name, place in self._buffers.message.tensors().items():
             place.copy_(getattr(down, name))
@@ -212,7 +213,7 @@ def prepare_training(descriptor: int, layout: BufferLayout) -> RunTask:
 
 
 def _pickled(setup: TrainingSetup, number: int) -> list[memoryview]:
-    """Return the setup as the parts of a pickle. Raises InputError that names what cannot be pickled."""
+    """Return the setup as the parts of a pickle. Raises InputError, naming the part that cannot be pickled."""
     try:
         return split_pickle(setup)
     except Exception as error:

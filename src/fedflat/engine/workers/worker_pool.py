@@ -26,7 +26,7 @@ class WorkItem:
     is_finished: bool = False
     value: Any = None  # the result of the task
     error: Exception | None = None  # raised by the task, or a WorkerError
-    attempts: int = 0  # failed ones, in which the worker ended
+    attempts: int = 0  # failed attempts: the worker ended
 
     def finish(self, value: Any = None, error: Exception | None = None) -> None:
         """Store the outcome."""
@@ -147,7 +147,7 @@ class WorkerPool:
         return item
 
     def _recover(self, item: WorkItem, pid: int, how: str) -> None:
-        """Run the item of a worker that has ended again, unless that was the item's last attempt."""
+        """Let another worker repeat the item of an ended worker, unless that was the item's last attempt."""
         if item.task is None:
             raise WorkerError(f"worker process {pid} {how} before it was ready")
         item.attempts += 1

@@ -105,7 +105,7 @@ def measure(subject: Subject, measures: Sequence[str | Measure], progress: Progr
 
 
 def check_names(findings: Sequence[Finding]) -> Flatness:
-    """Join the findings. Raises InputError if two of them use the same name."""
+    """Join the findings. Raises InputError if two findings use the same name for a value or a curve."""
     owners: dict[str, str] = {}
     for finding in findings:
         for name in {*finding.values, *finding.curves}:

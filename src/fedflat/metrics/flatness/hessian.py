@@ -16,7 +16,7 @@ VECTORS_PER_GRAPH = 8  # in a call that builds a graph, which then costs an eigh
 
 
 class Hessian:
-    """The Hessian H of `landscape` at `w` (d,). Calling it multiplies vectors with H.
+    """The Hessian H of `landscape` at `w` (d,). Calling this object multiplies vectors with H.
 
     The graph of the gradient on all samples is kept if it fits into the landscape's memory. A product then costs 1.8
     gradients (measured on LeNet). Otherwise it costs 2.8 gradients for one vector, and nearly 1.8 per vector for many.
@@ -111,7 +111,7 @@ class Krylov:
         self.beta = float(rest.norm())
         if (
             self.beta <= self.rounding
-        ):  # continue with a random vector; with any if the space is complete: it is not used
+        ):  # continue with a random vector, or with any vector, which is not used, if the space is complete
             self.beta, outside = 0.0, gaussian(self._random, self._vectors[0])
             rest = self._split(outside)[0] if self.m < self.d else self._vectors[0]
         self._vectors[self.m] = rest / rest.norm()
@@ -154,7 +154,7 @@ def tridiagonals(hessian: Hessian, starts: Tensor, m: int, progress: Callable[[]
 
     There is no reorthogonalisation, so that only two vectors are kept for each start and all starts share the passes.
     Converged eigenvalues appear again, but their weights in a quadrature add up to the right weight (Greenbaum, 1989;
-    Chen, Trogdon and Ubaru, 2021); with 80 steps in float32 densities differed by 1e-7.
+    Chen, Trogdon and Ubaru, 2021); with 80 steps in float32, densities differed by 1e-7.
     """
     T = torch.zeros(len(starts), m, m, dtype=torch.float64)
     q, before, beta = starts / starts.norm(dim=1, keepdim=True), torch.zeros_like(starts), 0.0

@@ -56,7 +56,7 @@ def with_error(value: float, error: float) -> str:
 
 
 def mean_with_interval(draws: NDArray[np.float64]) -> Measured:
-    """Compute the mean of independent draws (n,) with Student's 95 % interval; no error for a single draw."""
+    """Compute the mean of independent draws (n,) with Student's 95 % interval; a single draw has no interval."""
     n = len(draws)
     if n < 2:
         return Measured(float(draws.mean()))
@@ -92,9 +92,9 @@ class Finding:
 class Measure(ABC):
     """One measure of flatness; the settings of its protocol are fields, its docstring is the definition."""
 
-    precision: ClassVar[tuple[str, ...]] = ()  # settings that change a number's error and not its definition
-    unsaid: ClassVar[tuple[str, ...]] = ()  # settings that a protocol leaves out at their defaults
-    needs_round: ClassVar[bool] = False  # whether it needs the last or the next round of a run
+    precision: ClassVar[tuple[str, ...]] = ()  # settings that change the error of a value and not its definition
+    unsaid: ClassVar[tuple[str, ...]] = ()  # settings that a protocol leaves out if they have default values
+    needs_round: ClassVar[bool] = False  # whether the measure needs the last or the next round of a run
 
     @property
     def needs_adapter(self) -> bool:
@@ -109,7 +109,10 @@ class Measure(ABC):
 
     @property
     def suffix(self) -> str:
-        """The end of names of values: defining settings that differ from defaults, as `(rho=0.1)`; empty if none."""
+        """The end of the names of values, such as `(rho=0.1)`: the settings that differ from their defaults.
+
+        Settings in `precision` are left out. The text is empty if no other setting differs.
+        """
         defining = [f for f in fields(self) if f.name not in self.precision]  # type: ignore[arg-type]
         other = [f"{f.name}={getattr(self, f.name)}" for f in defining if getattr(self, f.name) != f.default]
         return f"({','.join(other)})" if other else ""
@@ -136,10 +139,11 @@ class Measure(ABC):
     ) -> Finding:
         """Make a finding: values and curves, and the protocol in words.
 
-        The names of values and curves contain the defining settings that differ from the defaults.
+        The names of values and curves end with `suffix`.
 
-        `samples` names the samples that were used, by default the subject's pooled ones; empty if none were used.
-        `used` is the number of training samples for the loss; every value states it if some were not used.
+        samples: the samples that were used, in words; by default the pooled samples of the subject, empty if none were
+        used. used: the number of training samples in the loss; every value states this number if it is not that of all
+        training samples.
         """
         used, all_ = len(subject.pooled) if samples is None else used, subject.total
         own = fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass

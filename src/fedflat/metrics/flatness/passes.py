@@ -44,9 +44,9 @@ class Footprint:
     """Bytes by which the peak memory of a pass grows with one more sample.
 
     torch's allocations are counted after each operation, on two and on three samples. Both passes have the same
-    operations, so the largest difference is the growth of the peak for any larger batch (a process with LeNet
-    grows by 1.30 MB a sample, the count is 1.28; ResNet-18 14.5 and 14.3). It excludes allocations
-    inside libraries and memory that does not grow with the samples.
+    operations, so the largest difference is the growth of the peak for any larger batch (with LeNet, a
+    process grows by 1.30 MB per sample, and the count is 1.28 MB; with ResNet-18, these are 14.5 and 14.3 MB). The
+    count excludes allocations inside libraries and memory that does not grow with the samples.
     """
 
     def __init__(self, objective: Objective, sample: Batch) -> None:
@@ -119,7 +119,7 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: nothing is compiled, and torch would import its compiler, more than a second of a core."""
+        """Return False: with True, torch would import its compiler, which takes a second, but nothing is compiled."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

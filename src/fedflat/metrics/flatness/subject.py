@@ -45,7 +45,7 @@ class Landscape:
         return self.objective.space.d
 
     def parts(self, number: int) -> list[Landscape]:
-        """Split into `number` landscapes, or one per sample if there are fewer, each on every `number`-th sample.
+        """Split into `number` landscapes, or one per sample if there are fewer samples, each on every `number`-th one.
 
         F is their mean, weighted by their numbers of samples.
         """
@@ -154,7 +154,7 @@ class Subject:
 
     @cached_property
     def merged(self) -> Subject:
-        """The same model without adapters; `w` are the weights of the adapted layers, and all else is fixed.
+        """The same model without adapters; `w` are the weights of the adapted layers; all others are fixed.
 
         The merged subject has no round, and holds a copy of the model.
         """

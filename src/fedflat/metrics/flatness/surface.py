@@ -232,7 +232,7 @@ def plane_through(models: Mapping[str, Tensor], axes: int = 2) -> Plane:
 
 
 def spanned(plane: Plane, models: Mapping[str, Tensor], points: int) -> tuple[Numbers, Numbers]:
-    """Return `points` coordinates on each axis, (points,), for a square around all `models`; y = [0] on a line."""
+    """Return `points` coordinates on each axis, (points,), for a square around all `models`; for a line, y is [0]."""
     if points < 3:
         raise InputError(f"points = {points} must be at least 3")
     places = np.array([plane.place(w)[:2] for w in models.values()])

@@ -26,9 +26,9 @@ def find(name: str) -> Measure:
 
 
 def find_measure(name: str) -> type[Measure]:
-    """Find the measure called `name`: one of these, an object reference, or an entry point of another package.
+    """Find the measure called `name`: one of this folder, an object reference, or an entry point of another package.
 
-    Case, `-` and `_` do not matter. Raises InputError that lists the known ones.
+    Case, `-` and `_` do not matter. Raises InputError, listing the known names.
     """
     cls: type[Measure] | None = find_class(__name__, name, _is_measure) or find_outside(name, MEASURES)
     if cls is None:

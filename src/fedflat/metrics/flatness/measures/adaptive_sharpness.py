@@ -14,10 +14,10 @@ from .sharpness import worst_rise
 class AdaptiveSharpness(LossMeasure):
     """The rise of the training loss at the worst point of a ball scaled by the weights: ||delta / T|| <= rho, T = |w|.
 
-    ASAM's adaptive sharpness (Kwon et al., 2021, eq. 2), with steps = 1 at its first-order point
-    delta = rho T^2 grad F / ||T grad F|| (eq. 3). With T = |w| it does not change when the incoming
-    weights and bias of ReLU units are multiplied by a > 0 and their outgoing weights divided by it.
-    With FedASAM's T, which has eta = 0.2 and biases = "one", it does change.
+    This is ASAM's adaptive sharpness (Kwon et al., 2021, eq. 2). With steps = 1, the worst point is approximated by the
+    first-order point delta = rho T^2 grad F / ||T grad F|| (eq. 3). With T = |w|, the measure does not change when the
+    incoming weights and bias of ReLU units are multiplied by a > 0 and their outgoing weights are divided by a. With
+    FedASAM's T, which has eta = 0.2 and biases = "one", it does change.
     """
 
     rho: float = hyper(0.5, "radius of the ball, in units of the weights' size", low=0)

@@ -14,11 +14,11 @@ from ..subject import RoundObserver, Subject
 class AggregationError(Measure):
     """What averaging A and B one by one does to adapters: ||mean(B_i A_i) - mean(B_i) mean(A_i)|| / ||mean(B_i A_i)||.
 
-    Frobenius norms, for each adapted layer; reported are the mean over layers and the largest. B_i and A_i are the
-    clients' factors at the end of the next round, averaged with the clients' weights at the server. The server's own
-    step, such as momentum, is excluded. The error is zero if one factor is the same at all clients.
-    Layers whose mean product is zero are left out. A real federation cannot compute it: its server has only the means
-    of A and B.
+    The norms are Frobenius norms. The error is computed for each adapted layer; the mean over layers and the largest
+    error are reported. B_i and A_i are the clients' factors at the end of the next round, averaged with the clients'
+    weights at the server. The server's own step, such as momentum, is excluded. The error is zero if one factor is the
+    same at all clients. Layers whose mean product is zero are left out. A real federation cannot compute this measure,
+    because its server has only the means of A and B.
     """
 
     needs_round = True

@@ -9,8 +9,8 @@ from ..subject import Subject
 class ClientAccuracy(Measure):
     """Accuracy of the model on each client's training samples: mean, population standard deviation, worst, best.
 
-    In [0, 1], with the same weight for every client; FedSAM's "mean (std)" (Qu et al., 2022, Table 1). All samples
-    of every client are used.
+    Accuracies are in [0, 1]; every client has the same weight. Mean and standard deviation are the "mean (std)" of
+    FedSAM (Qu et al., 2022, Table 1). All samples of every client are used.
     """
 
     def measure(self, subject: Subject, progress: Steps) -> Finding:

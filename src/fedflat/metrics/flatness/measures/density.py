@@ -21,7 +21,7 @@ class Density(LossMeasure):
     Stochastic Lanczos quadrature (Ghorbani et al., 2019): the mean over random signs z of Gauss quadratures of
     z' f(H) z / d, each eigenvalue broadened to a normal density. Errors are Student's 95 % intervals over
     probes. `eigenvalue_mean` and `eigenvalue_rms` are the mean and the root mean square of all eigenvalues,
-    tr(H) / d and ||H||_F / sqrt(d); with two steps or more each probe is exact for these. The share of negative
+    tr(H) / d and ||H||_F / sqrt(d); with at least two steps, the quadrature is exact for these. The share of negative
     eigenvalues is not given: most eigenvalues are near zero, where fifty steps do not determine the sign.
 
     A smaller width needs more steps. On an MLP 64-64-10 without training, whose spectrum is broad, the curve of 50
@@ -61,7 +61,8 @@ class Density(LossMeasure):
 def broadened(nodes: Array, weights: Array, width: float) -> Curve:
     """Average over probes the normal densities at `nodes` with `weights` (probes, steps), four points per width.
 
-    `width` is relative to the range of the nodes or, if they are all equal, to their size or to 1.
+    `width` is relative to the range of the nodes. If all nodes are equal, it is relative to their absolute value, or to
+    1 if they are zero.
     """
     low, high = float(nodes.min()), float(nodes.max())
     sigma = width * next(size for size in (high - low, abs(high), 1.0) if size > 0)

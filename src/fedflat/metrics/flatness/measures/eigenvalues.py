@@ -13,9 +13,9 @@ class Eigenvalues(LossMeasure):
     """The algebraically largest eigenvalues of the Hessian of the training loss.
 
     Thick-restart Lanczos (Wu and Simon, 2000) from a fixed random vector, until all their residuals
-    ||H v - lambda v|| are within the tolerance. The error of an eigenvalue is its residual: some exact
-    eigenvalue is no farther than that (and usually much closer). An eigenvalue that is exactly multiple
-    is found once, unless the basis spans the entire space.
+    ||H v - lambda v|| are within the tolerance. The error of an eigenvalue is its residual: an exact
+    eigenvalue is at most this far away (and usually much closer). An eigenvalue that is exactly multiple
+    is found only once, unless the basis spans the entire space.
     """
 
     precision = ("k", "tol", "most")

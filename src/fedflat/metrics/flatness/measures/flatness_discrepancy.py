@@ -17,10 +17,11 @@ class FlatnessDiscrepancy(Measure):
     """How far the global model's sharpness is from that of the local models: Delta_F (Lee & Yoon, 2024, Def. 1).
 
     Delta_F = |R(F, w) - sum_i (n_i / n) R(F_i, w_i)|, where R(F, w) = F(w + rho unit(grad F(w))) - F(w)
-    is the maximum over the ball by one normalised ascent step with the full gradient. F_i is the loss of client i on
-    its own samples, w_i is its local model after the next round, and F = sum_i (n_i / n) F_i over all clients,
-    on the same samples as the F_i, because sharpness on a part of the samples is larger. The paper does not state
-    which clients count: here all clients, or the next cohort, with n the number of their samples.
+    approximates the maximum rise in the ball by one normalised ascent step with the full gradient. F_i is the loss of
+    client i on its own samples, w_i is its local model after the next round, and F = sum_i (n_i / n) F_i over all
+    clients. F is computed on the same samples as the F_i, because sharpness on a part of the samples is larger. The
+    paper does not state which clients the sum of R(F_i, w_i) includes: here all clients, or the next cohort. In each
+    sum, n is the number of samples of its clients.
     """
 
     needs_round = True
@@ -42,7 +43,7 @@ class _LocalSharpness(RoundObserver):
     """Sums the sharpness of local models, each on its client's samples, as soon as the clients finish."""
 
     def __init__(self, subject: Subject, rho: float, progress: Steps, expected: int) -> None:
-        """Start with no client; `expected` is their number, 0 if it is not known."""
+        """Start with no client; `expected` is the number of clients, 0 if it is not known."""
         self.subject, self.rho, self.progress, self.expected = subject, rho, progress, expected
         self.total, self.weight, self.finished = 0.0, 0, 0  # the total is weighted by the clients' samples
 

@@ -16,9 +16,9 @@ from ..subject import RoundObserver, Subject
 class FlatnessIncompatibility(Measure):
     """How much the clients' rises of the loss differ at the global model: Delta_FI (Xiao et al., 2026, Def. 1).
 
-    Delta_FI is the population variance over clients of s_i = F_i(w + rho unit(d_i)) - F_i(w), on a fixed
-    number of clients, evenly spaced over all. d_i is the gradient of F_i (Def. 1); or, as in the paper's
-    Fig. 8, the direction in which the method itself perturbs client i at the first local step of the next
+    Delta_FI is the population variance over clients of s_i = F_i(w + rho unit(d_i)) - F_i(w), for a fixed
+    number of clients, evenly spaced among all clients. d_i is the gradient of F_i (Def. 1); or, as in the
+    paper's Fig. 8, the direction in which the method itself perturbs client i at the first local step of the next
     round, which is (1 - gamma_l) h + gamma_l g_i for FedVSSAM. Clients that the method does not perturb are
     left out. One client has no variance, so fewer than two clients give no value.
     """

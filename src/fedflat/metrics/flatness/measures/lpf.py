@@ -17,7 +17,7 @@ class LPF(LossMeasure):
 
     The low-pass filter of Bisla et al. (2022), with their sigma and number of draws. `lpf` is the averaged loss
     itself; `lpf_rise` = E F(w + tau) - F(w), about sigma^2 tr(H) / 2, is the part that depends on flatness.
-    The noise depends on `seed` alone, so it is the same for all models of one size. Its length is about
+    The noise depends on `seed` alone, so it is the same for all models of one size. The length of the noise is about
     sigma sqrt(d). `relative` averages |F(w + tau) - F(w)| / F(w) instead, which is undefined for a loss of exactly 0:
     then there is no value.
     """

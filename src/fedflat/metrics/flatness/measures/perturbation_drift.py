@@ -15,14 +15,15 @@ class PerturbationDrift(Measure):
     """How far the clients' perturbations point from the global one: PD (Fan et al., 2024), from 0 to 1.
 
     PD = mean over clients i and local steps k of ||delta_k - delta_ik|| / 2 in the next round. Both
-    vectors have length 1: delta_ik points from w_ik to where the method takes client i's descent gradient, and
-    delta_k = unit(grad F(w_k)) with w_k = w^t + mean_i (w_ik - w^t), the server's model with server_lr = 1
-    if the round ended there. Clients that have finished keep their last model. F is the pooled loss of
-    all clients; its gradient has the direction of the paper's sum of gradients if all hold equally many samples.
+    vectors have length 1: delta_ik points from w_ik to the point at which the method computes client i's descent
+    gradient, and delta_k = unit(grad F(w_k)) with w_k = w^t + mean_i (w_ik - w^t). If the round ended at step k,
+    w_k would be the server's model with server_lr = 1. Clients that have finished keep their last model. F is the
+    pooled loss of all clients; its gradient has the direction of the paper's sum of gradients if all clients hold the
+    same number of samples.
 
-    The local steps are evenly spaced over those of the client with the most samples. Where a method does
-    not perturb (FedAvg always, FedLESAM in a client's first round) delta_ik is undefined and left out of
-    the mean; a method that perturbs nowhere has no value.
+    The steps k are evenly spaced over the local steps of the client with the most samples. Where a method does
+    not perturb (FedAvg always, FedLESAM in a client's first round), delta_ik is undefined and left out of
+    the mean; for a method that never perturbs, there is no value.
     """
 
     needs_round = True

@@ -17,7 +17,7 @@ class Radius(LossMeasure):
 
     The paper does not state v. By default the loss is the mean over Gaussian directions v of length 1, which depend on
     `seed` alone, with 95 % intervals of that mean; with along = "gradient", v is the direction of the gradient. The
-    result is a curve and no number.
+    result is a curve, not a number.
     """
 
     precision = ("points", "directions", "seed")

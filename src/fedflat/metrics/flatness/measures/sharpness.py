@@ -13,9 +13,9 @@ from ..subject import Landscape, Mean, Subject
 class Sharpness(LossMeasure):
     """The rise of the training loss at the worst point of a ball: max F(w + delta) - F(w), ||delta|| <= rho.
 
-    With steps = 1 the first-order point w + rho unit(grad F(w)), FedLESAM's global sharpness (Fan et
-    al., 2024). Each further step ascends by rho and is projected onto the ball, and the highest of all points
-    counts, so that more steps never give less.
+    With steps = 1, the worst point is approximated by the first-order point w + rho unit(grad F(w)); this is FedLESAM's
+    global sharpness (Fan et al., 2024). Each further step ascends by rho and is projected onto the ball. The result is
+    the highest rise of all these points, so that more steps never give a smaller value.
     """
 
     rho: float = hyper(0.05, "radius of the ball, in the unit of the parameters", low=0)
@@ -29,7 +29,7 @@ class Sharpness(LossMeasure):
 def worst_rise(
     F: Landscape | Mean, w: Tensor, rho: float, steps: int, progress: Steps, scale: Tensor | float = 1.0
 ) -> float:
-    """Compute max F(w + scale e) - F(w) at `w` (d,) over the points e, ||e|| <= rho, that `steps` of ascent visit.
+    """Compute max F(w + scale e) - F(w) at `w` (d,) over the points e, ||e|| <= rho, of `steps` ascent steps.
 
     `scale` (d,) stretches the ball. The ascent moves e along unit(scale grad F). Its step length is rho for any
     number of steps: on a quadratic e then turns like a power iteration with (H + lambda_max I) / 2; with lengths

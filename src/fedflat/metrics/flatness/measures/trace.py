@@ -22,16 +22,17 @@ class Trace(LossMeasure):
     """The trace of the Hessian of the training loss, from random probes, with a 95 % interval.
 
     `hutchinson` is the mean of z' H z over random signs z (Hutchinson, 1990). Here every group of samples has its own
-    signs, sum_g (n_g / n) z_g' H_g z_g: this is unbiased too, costs the same, and its variance is smaller the more
-    the groups are alike. `hutch++` (Meyer et al., 2021) takes the trace inside the Krylov space of a random vector
-    from the Lanczos matrix (Chen and Hallman, 2023) and uses probes only outside of it, if the first probes show
-    that this is cheaper. Probes are added until half of Student's 95 % interval is `relative_error` of the
-    estimate, or there are `most`.
+    signs, sum_g (n_g / n) z_g' H_g z_g: this is unbiased too and costs the same, and the more alike the groups are, the
+    smaller is its variance. If the first probes show that it is cheaper, `hutch++` (Meyer et al., 2021) computes the
+    trace inside the Krylov space of a random vector from the Lanczos matrix (Chen and Hallman, 2023), and uses probes
+    only for the rest of the space. Probes are added until half of Student's 95 % interval is at most `relative_error`
+    of the estimate, or until there are `most` probes.
 
-    Numbers of probes for an error of 5 %, with common signs and with 20 groups: MLP 64-64-10 on 1,347 digits, untrained
-    2,200 and 136, trained 242 and 34; LeNet on 1,340 digits 542 and 72. Sketch and probes together took 26 and 33
-    products on the two trained models. The sketch should contain the outlier eigenvalues, one fewer than there are
-    classes: on the MLP without groups 8, 15 and 40 dimensions took 46, 25 and 50 products in all.
+    The following numbers of probes gave an error of 5 %, first with the same signs for all samples, then with 20
+    groups: 2,200 and 136 with an untrained MLP 64-64-10 on 1,347 digits, 242 and 34 with the trained MLP, 542 and 72
+    with LeNet on 1,340 digits. Sketch and probes together took 26 and 33 products on the two trained models. The sketch
+    should contain the outlier eigenvalues, whose number is that of the classes minus one: on the MLP without groups,
+    sketches of 8, 15 and 40 dimensions took 46, 25 and 50 products, probes included.
     """
 
     precision = ("estimator", "relative_error", "least", "most", "sketch", "groups", "seed")
@@ -51,7 +52,7 @@ class Trace(LossMeasure):
     def measure(self, subject: Subject, progress: Steps) -> Finding:
         probes = _Probes(subject.pooled, subject.w, self.groups, self.seed, progress)
         inside, draws = 0.0, probes.draw(min(self.least, self.most))
-        # The cost in probes, with the first ones: a probe costs 1.9 gradients, a step of the sketch 2.8 (LeNet).
+        # In probes, the first ones included: a probe costs 1.9 gradients, a step of the sketch 2.8 (LeNet).
         cost_of_sketch = 2 * self.least + 1.5 * self.sketch
         if self.estimator == "hutch++" and self._goal(inside, draws) > cost_of_sketch:
             inside, draws = probes.deflate(self.sketch), probes.draw(min(self.least, self.most))
@@ -64,7 +65,7 @@ class Trace(LossMeasure):
         return self.finding(subject, {"trace": found}, samples=used, used=len(subject.pooled))
 
     def _goal(self, inside: float, draws: Draws) -> float:
-        """Estimate how many probes the wanted interval needs, from `draws`; at most their number if they suffice."""
+        """Estimate from `draws` how many probes the wanted interval needs: at most `len(draws)` if these suffice."""
         found = mean_with_interval(inside + draws)
         if not found.error:
             return 0.0
@@ -96,7 +97,7 @@ class _Probes:
         return float(krylov.projected.trace())
 
     def draw(self, number: int) -> Draws:
-        """Take `number` further draws; they do not depend on how many are drawn in one call."""
+        """Return `number` further draws; their values do not depend on how many are drawn in one call."""
         draws, progress = np.zeros(number), self._progress(number)
         for i, (part, random) in enumerate(zip(self._parts, self._random, strict=False)):
             hessian = Hessian(part, self.w)

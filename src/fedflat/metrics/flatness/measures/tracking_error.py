@@ -13,12 +13,13 @@ from ..subject import Landscape, Subject
 class TrackingError(Measure):
     """How far the direction of the last step is from the gradient where it led to: ||h^t - grad F(w^t)||^2.
 
-    Xiao et al. (2026), Theorem 2, C.5 and Fig. 7. h^t is the direction that led to w^t, w^t = w^{t-1} - eta h^t, where
-    eta is server_lr times the clients' mean sum of step sizes, or server_lr alone if its mode is absolute. For FedVSSAM
-    h^t is the h that the method keeps, if clients take equally many steps. `tracking_cosine` is the cosine between h^t
-    and the gradient. Before the first round, and after one in which nobody took a step, there is no h and no value. The
-    gradient is the mean over random batches that depend on `seed` alone, the same for every model, or over all training
-    samples if the batches would hold as many.
+    The measure is from Xiao et al. (2026), Theorem 2, C.5 and Fig. 7. h^t is the direction of the step that led to w^t:
+    w^t = w^{t-1} - eta h^t. Here eta is server_lr times the mean over clients of the sum of step sizes, or server_lr
+    alone if server_lr_mode is absolute. For FedVSSAM, h^t is the h that the method keeps if all clients take the same
+    number of steps. `tracking_cosine` is the cosine between h^t and the gradient. Before the first round, and after a
+    round in which no client took a step, there is no h^t and no value. The gradient is a mean over random batches that
+    depend on `seed` alone, so they are the same for every model. If the batches would hold as many samples as there are
+    training samples, the gradient is the mean over all training samples.
     """
 
     needs_round = True
