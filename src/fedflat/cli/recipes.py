@@ -111,7 +111,7 @@ def run_recipe(
 
 
 def _changes(scale: float, flags: list[str]) -> list[str]:
-    """Return notes for the page on the number of rounds and on the flags that differ from the recipe."""
+    """Return notes that the page shows: a reduced number of rounds, and flags that differ from the recipe."""
     notes = [] if scale == 1 else [f"Ran {scale:.3g} of the paper's rounds: its numbers cannot be compared with these."]
     return notes + ([f"Settings of the recipe changed by flags: {' '.join(flags)}"] if flags else [])
 

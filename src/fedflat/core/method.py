@@ -134,7 +134,7 @@ class Method(ABC):
 
     @property
     def penalty(self) -> float:
-        """Weight of a proximal term penalty (w_i - w) in the direction; 0 if the method has none."""
+        """The weight of the proximal term weight * (w_i - w) in the step's direction; 0 if the method has none."""
         return 0.0
 
     def fresh_weight(self, down: Any) -> Tensor | float:

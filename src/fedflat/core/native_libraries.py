@@ -25,7 +25,7 @@ def fix_product_rounding() -> None:
 
     Then a client's training has the same bits in every row of a stack; this costs no measurable time. Call this before
     any computation: Intel's library chooses its rounding at its first call. Nothing changes if the user has set
-    $MKL_CBWR, or if the library was called before; in both cases, processes that are started later round as this one.
+    $MKL_CBWR, or if the library was called before. Processes that are started later use the rounding of this process.
     """
     if VARIABLE not in os.environ and _set_in_library():
         os.environ[VARIABLE] = "AUTO"

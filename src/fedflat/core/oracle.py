@@ -111,7 +111,7 @@ class ObservedOracle:
         return self._observed(w, self._asked(self._grad, "__call__", "with_loss", w))
 
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> Oracle:
-        """Return the observed oracle of the loss with a teacher's penalty; see the function `with_teacher`."""
+        """Return an oracle of the loss with a teacher's penalty; its requests are recorded. See `with_teacher`."""
         taught = with_teacher(self._grad, e, weight, tau)
         return lambda w: self._observed(w, self._asked(taught, "__call__", "with_loss", w))
 

@@ -146,12 +146,14 @@ def record_norm(
     without: frozenset[str] = frozenset(),
     squared: frozenset[str] = frozenset(),
 ) -> Tensor:
-    """Compute the Euclidean norm of each client's record without the fields `without`, (*clients, 1), float64.
+    """Compute the Euclidean norm of each client's record, (*clients, 1), in float64.
 
-    record: (*clients, width) in every field. The length of a field with the scale of gradients is multiplied by
-    `lr_sum` (*clients, 1), the sum of the client's step sizes, which converts it to parameter units.
-    squared: fields that are squares of lengths, whose square roots enter the norm; then a record whose vectors are c
-    times as long has c times the norm. By default no root is taken: privacy noise with one standard deviation for all
+    record: (*clients, width) in every field.
+    lr_sum: (*clients, 1), the sum of the client's step sizes; fields with the scale of gradients are multiplied by it,
+    which converts them to parameter units.
+    without: fields that do not count.
+    squared: fields that hold squared norms; their square roots enter the norm, so that a record whose vectors are
+    scaled by c has c times the norm. By default no root is taken: privacy noise with one standard deviation for all
     fields needs the norm of the fields themselves.
     """
     gradients = record.marked("gradient_scale")

@@ -20,10 +20,10 @@ FIELD = 21  # bits of a 64-bit word that one random decision uses
 
 
 def to_device(x: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Copy `x` from the host to `device`, without waiting for earlier work of the device.
+    """Copy `x` from the host to `device`, without waiting for the device's earlier work if possible.
 
-    A GPU copies after its earlier work, and torch reads the host's memory before this function returns. Apple's device
-    may read this memory later, so for that device the host waits.
+    Torch reads the memory of `x` before this function returns, and a GPU copies when its earlier work is finished.
+    Apple's device (MPS) may read the memory later, so there this function returns only after the copy.
     """
     return x.to(device, dtype or x.dtype, non_blocking=device.type != "mps")
 

@@ -187,7 +187,7 @@ class ClientStore:
         return {name: torch.from_numpy(x) for name, x in written.items()}
 
     def saved(self) -> None:
-        """Free slots that only a dropped checkpoint needs; call this once the checkpoint with `tensors` is in place."""
+        """Release the slots of removed checkpoints; call this after the checkpoint with `tensors` has been written."""
         if self._file is not None and self._announced:
             self._file.settle()
             self._index.hold()

@@ -56,7 +56,7 @@ class FedRobust(FedAvg, client=Shifted):
 
     @property
     def matrix_size(self) -> int:
-        """Numbers in A."""
+        """The number of entries of the matrix A: channels squared."""
         return (self.channels or 1) ** 2
 
     @property

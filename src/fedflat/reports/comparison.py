@@ -286,7 +286,7 @@ def _unpaired(groups: Sequence[Group], pairs: Sequence[Group | None], baseline: 
 
 
 def _own_training(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield a sentence if local training differs between methods; labels show differences within a method."""
+    """Yield a sentence if methods differ in local training; labels tell runs of one method apart."""
     clients = [(settings_key(group.runs[0].settings["client"]), group.runs[0].method) for group in groups]
     own, ways = dict(clients), set(clients)
     if len(own) > 1 and len(ways) == len({method for _, method in ways}):

@@ -53,7 +53,7 @@ def line_of(numbers: Published) -> str:
 
 
 def text_for(row: Row, numbers: Published) -> str:
-    """Return the paper's number for the method of `row`, or why it is absent; `NOTHING` if `numbers` lack both."""
+    """Return the paper's number for the method of `row`, or why the paper has none, or `NOTHING` if that is unknown."""
     label = label_for(row, [*numbers.values_by_method, *numbers.absent])
     if label is None:
         return NOTHING

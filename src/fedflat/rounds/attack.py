@@ -99,7 +99,7 @@ class Attackers:
         return np.flatnonzero(np.isin(clients, self.clients))
 
     def claimed(self, clients: Index, numbers: Tensor) -> Tensor:
-        """Multiply `numbers` (c, 1), which derive from sample counts, by the factors that attackers claim."""
+        """Multiply `numbers` (c, 1), which derive from sample counts, by the factors by which attackers exaggerate."""
         factors = np.where(np.isin(clients, self.clients), self.attack.claims, 1)
         return numbers * torch.from_numpy(factors)[:, None].to(numbers)
 

@@ -109,7 +109,10 @@ class _Trial:
 
 
 def _trial(method: Method, t: int = 0) -> _Trial:
-    """Compute round `t` with one local step of one client; one is added to all numbers of its initial record."""
+    """Compute round `t` with one local step of one client.
+
+    The client's record is its initial record plus 1, so that a message that depends on the record is not w_i - w.
+    """
     if isinstance(method, Alternation):  # its cost is that of its base, and it fits models of one size only
         return _trial(method.base, t)
     w, step, full = torch.ones(3), ObservedOracle(_Identity()), ObservedOracle(_Identity())

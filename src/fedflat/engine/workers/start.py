@@ -1,7 +1,8 @@
 """The program of a worker process: `python -P THIS_FILE SOCKET PARENT`, an inherited file descriptor and a process id.
 
 It is run by its path: as a module of its package it would first import torch, which takes seconds, and the parent may
-end meanwhile. PARENT is 0 if a thread started the worker, because a thread may end before its process.
+end meanwhile. The worker ends with the process PARENT. PARENT is 0 if another thread than the main one started the
+worker, because the system would end the worker with that thread.
 """
 
 from __future__ import annotations

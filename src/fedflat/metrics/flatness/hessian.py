@@ -81,7 +81,7 @@ class Krylov:
     """
 
     def __init__(self, hessian: Hessian, start: Tensor, room: int) -> None:
-        """Begin at `start` (d,), not zero; the basis has at most `room` vectors, of the dtype of `start`."""
+        """Begin with the nonzero vector `start` (d,); the basis has at most `room` vectors of the same dtype."""
         self.hessian, self.d, self.room = hessian, len(start), min(room, len(start))
         self.m = 0
         self.beta = 0.0  # ||H Q' - Q' T||: H maps out of the space along the next vector only

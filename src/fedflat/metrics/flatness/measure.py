@@ -68,7 +68,7 @@ def mean_with_interval(draws: NDArray[np.float64]) -> Measured:
 
 @dataclass(frozen=True)
 class Curve:
-    """A measured function."""
+    """A function that a measure has computed at some points, with the labels of its axes."""
 
     x: list[float]
     y: list[float]

@@ -70,7 +70,7 @@ class Footprint:
 
     @cached_property
     def _graph_and_product(self) -> tuple[float, float]:
-        """Bytes per sample in a graph, and in a graph together with a product that keeps the graph."""
+        """Bytes per sample of an autograd graph, and of the graph while a Hessian product is computed from it."""
         graph = _growth(self._graph)
         return graph[-1], max(graph + _growth(self._product))
 
