@@ -51,6 +51,14 @@ def test_side_by_side_is_one_after_another(tmp_path: Path) -> None:
     assert not workers()
 
 
+def test_systems_without_waitid_can_run_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As macOS before Python 3.13: a suspended process is waited for, and nothing else changes."""
+    monkeypatch.delattr(os, "waitid")
+    spec = study_spec(methods=["fedavg"], seeds=[0, 1], rounds=2, flatness=[])
+    runs = studies.carry_out_study(spec, tmp_path, jobs=Jobs(2))
+    assert [run.seed for run in runs] == [0, 1]
+
+
 def test_what_is_finished_is_not_computed_again_and_a_run_that_diverges_does_not_stop_the_others(
     tmp_path: Path,
 ) -> None:

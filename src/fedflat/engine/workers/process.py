@@ -165,7 +165,12 @@ class WorkerProcess:
 
 
 def _is_suspended(pid: int) -> bool:
-    """Tell whether a child process is suspended. WNOWAIT leaves its exit status to the caller that waits for it."""
+    """Tell whether a child process is suspended; False on systems that cannot tell, such as macOS before Python 3.13.
+
+    WNOWAIT leaves its exit status to the caller that waits for it.
+    """
+    if not hasattr(os, "waitid"):
+        return False
     try:
         return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:  # it has ended
