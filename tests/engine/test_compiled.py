@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 import fedflat as ff
+from fedflat.core import stacked_layers
 from fedflat.core.method import Method
 from fedflat.engine import stacked
 from fedflat.methods import FedAvg, find
 from support.effort import chosen
-from support.federation import federation, simulation
+from support.federation import federation, simulation, tanh_network
 
 pytestmark = pytest.mark.slow
 
@@ -132,3 +133,24 @@ def test_single_clients_are_not_compiled(caplog: pytest.LogCaptureFixture) -> No
     sim = simulation(find("FedAvg")(), data=federation(sizes=(5, 3)), participation=1, executor="compiled")
     assert torch.isfinite(trajectory(sim)).all()
     assert not sim.executor.step.forms
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("frozen", [False, True])
+def test_trained_linear_layers_have_the_fast_product_and_frozen_ones_torchs(
+    frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a functional gradient no weight says that it requires one: all layers had torch's product, half as fast."""
+    module, shapes = tanh_network(), []
+    module[0].requires_grad_(not frozen)
+    product = stacked_layers._Product.apply
+
+    def counted(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        shapes.append(tuple(weight.shape))
+        return product(x, weight)
+
+    monkeypatch.setattr(stacked_layers._Product, "apply", counted)
+    sim = simulation(find("FedAvg")(), model=module, executor="compiled", rounds=1)
+    sim.round()
+    assert sim.executor.step.works
+    assert [shape for shape in shapes if len(shape) == 2] == ([(3, 7)] if frozen else [(7, 6), (3, 7)])

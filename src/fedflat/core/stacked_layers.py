@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn import functional
 from torch.nn.functional import embedding, linear
@@ -149,7 +150,7 @@ def _linear(layer: nn.Linear, input: Tensor) -> Tensor:
         return linear(input, weight, bias)
     if get_proxy_mode() is None:
         out = torch.matmul(weight, input.mT).mT
-    elif not weight.requires_grad:  # frozen, so it is the same for all clients and has no gradient
+    elif not is_batchedtensor(weight):  # frozen, so it is the same for all clients and has no gradient
         return linear(input, weight, bias)
     else:
         out = _Product.apply(input.flatten(0, -2), weight).unflatten(0, input.shape[:-1])  # type: ignore[no-untyped-call]
