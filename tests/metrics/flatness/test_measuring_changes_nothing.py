@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -9,18 +10,18 @@ from torch import nn
 import fedflat as ff
 from fedflat.core.method import Method
 from fedflat.methods import FedLESAM, FedSAM, Scaffold
-from fedflat.metrics.flatness import Measure
+from fedflat.metrics.flatness import Measure, all_measures
 from fedflat.metrics.flatness.measures.flatness_incompatibility import FlatnessIncompatibility
-from fedflat.metrics.flatness.measures.lpf import LPF
-from fedflat.metrics.flatness.measures.radius import Radius
 from support.effort import chosen
 from support.federation import simulation
 
-QUICK: list[str | Measure] = [
-    "adaptive-sharpness", "client-accuracy", "consistency", "flatness-discrepancy", "flatness-incompatibility",
-    "gradient-norm", "perturbation-drift", "sharpness", "tracking-error",
-    LPF(draws=2), Radius(points=2, directions=2), FlatnessIncompatibility(direction="method"),
-]  # fmt: skip
+FEW: dict[str, dict[str, Any]] = {
+    "density": {"probes": 2, "steps": 3}, "eigenvalues": {"most": 5}, "lpf": {"draws": 2},
+    "radius": {"points": 2, "directions": 2}, "trace": {"most": 20},
+}  # fmt: skip
+# All measures, but one that needs an adapter.
+QUICK = [kind(**FEW.get(name, {})) for name, kind in all_measures().items() if name != "aggregation-error"]
+QUICK.append(FlatnessIncompatibility(direction="method"))
 
 
 def dropout_network() -> nn.Module:
@@ -75,7 +76,7 @@ def test_every_method_can_be_measured(covering_method: Method) -> None:
 
 
 @pytest.mark.parametrize("one", QUICK, ids=str)
-def test_progress_rises_and_ends_where_it_said(one: str | Measure) -> None:
+def test_progress_rises_and_ends_where_it_said(one: Measure) -> None:
     reported: list[tuple[int, int]] = []
     simulation(FedSAM()).flatness([one], progress=lambda _, done, total: reported.append((done, total)))
     assert reported[-1][0] == reported[-1][1]

@@ -15,8 +15,8 @@ import fedflat as ff
 from fedflat.adapters import adapted
 from fedflat.core.errors import InputError
 from fedflat.core.objective import Objective
-from fedflat.metrics.flatness import Measure, Subject, find, measure
-from fedflat.metrics.flatness.measures.adaptive_sharpness import AdaptiveSharpness
+from fedflat.metrics.flatness import Measure, Subject, all_measures, find, measure
+from fedflat.metrics.flatness.measure import LossMeasure
 from fedflat.metrics.flatness.measures.density import Density
 from fedflat.metrics.flatness.measures.eigenvalues import Eigenvalues
 from fedflat.metrics.flatness.measures.gradient_norm import GradientNorm
@@ -33,7 +33,7 @@ RHO = 0.3
 QUICK: dict[type[Measure], dict[str, Any]] = {
     Density: {"probes": 2, "steps": 5}, LPF: {"draws": 3}, Radius: {"points": 2, "directions": 2}, Trace: {"most": 20},
 }  # fmt: skip
-LOSSES: list[type[Measure]] = [AdaptiveSharpness, Density, Eigenvalues, GradientNorm, LPF, Radius, Sharpness, Trace]
+LOSSES = [kind for kind in all_measures().values() if issubclass(kind, LossMeasure)]
 
 
 class OneLayer:
