@@ -7,6 +7,7 @@ import logging
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental import proxy_tensor
 
 import fedflat as ff
 from fedflat.core import stacked_layers
@@ -154,3 +155,25 @@ def test_trained_linear_layers_have_the_fast_product_and_frozen_ones_torchs(
     sim.round()
     assert sim.executor.step.works
     assert [shape for shape in shapes if len(shape) == 2] == ([(3, 7)] if frozen else [(7, 6), (3, 7)])
+
+
+@pytest.mark.usefixtures("traced")
+def test_an_error_of_the_tracer_is_one_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.8 logs the traceback of such an error, and raises it."""
+
+    def tracer(step: object, **_: object) -> object:
+        def trace(*_: object) -> object:
+            logging.getLogger("torch._subclasses.fake_tensor").error(
+                "failed while attempting to run meta", exc_info=True
+            )
+            raise RuntimeError("SymIntArrayRef expected to contain only concrete integers")
+
+        return trace
+
+    monkeypatch.setattr(proxy_tensor, "make_fx", tracer)
+    sim = simulation(find("FedAvg")(), executor="compiled", rounds=1)
+    sim.round()
+    assert [line for line in caplog.messages if line] == [
+        "the local step of FedAvg is not compiled: SymIntArrayRef expected to contain only concrete integers"
+    ]
+    assert logging.getLogger("torch._subclasses.fake_tensor").level < logging.CRITICAL

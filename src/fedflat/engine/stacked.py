@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +86,20 @@ def _traced(step: TensorStep, inputs: StepInputs, shapes: Iterable[torch.Size]) 
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     examples = [_any_number(mode, number, x) for x in rows.values()]
     examples += [mode.from_tensor(x, static_shapes=True) for x in shared.values()]
-    with torch.no_grad():
+    with torch.no_grad(), _without_logged_tracebacks():
         return make_fx(step, _allow_non_fake_inputs=True)(*examples), examples
+
+
+@contextmanager
+def _without_logged_tracebacks() -> Iterator[None]:
+    """Keep torch from logging the traceback of an error that its tracer raises anyway, as torch 2.8 does."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _any_number(mode: FakeTensorMode, number: int, x: Tensor) -> Tensor:
