@@ -9,7 +9,7 @@ from .fedavg import FedAvg
 
 
 class FedASAM(FedAvg):
-    """FedAvg on the adaptive SAM gradient: the ball of perturbations is stretched by the size of each weight.
+    """FedAvg on the adaptive SAM gradient: each weight's size stretches the ball of perturbations.
 
     client  T = |w_i| + eta on weights, 1 on biases;   e = rho T^2 g_i(w_i) / ||T g_i(w_i)||
             w_i <- w_i - lr g_i(w_i + e)

@@ -20,7 +20,7 @@ class MoveTwice(Delta):
 
 
 class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwice):
-    """Sharpness-aware minimisation at the server: clients start from a model perturbed along the last pseudo-gradient.
+    """SAM at the server: clients start from a model perturbed along the last pseudo-gradient.
 
     server  w~ = w + rho_t unit(Delta)                       (the clients receive w~ alone)
     client  w_i <- w_i - lr (g_i(w_i + rho_l unit(g_i(w_i))) + h_i / beta + (w_i - w~) / beta)

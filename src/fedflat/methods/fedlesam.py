@@ -72,7 +72,7 @@ class LocallyEstimated(Method):
 
 
 class FedLESAM(LocallyEstimated, FedAvg, server=LesamServer, client=LesamClient, down=LesamServer):
-    """The perturbation is estimated from the server's move since the client's last round; a step takes one gradient.
+    """The perturbation is estimated from the server's move since the client's last round; one gradient a step.
 
     client  e = rho unit(w_old - w), constant during the round
             w_i <- w_i - lr g_i(w_i + e);   w_old <- w

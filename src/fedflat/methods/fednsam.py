@@ -15,7 +15,7 @@ class Ahead(Model):
 
 
 class FedNSAM(FedAvg, server=Heavy, down=Ahead):
-    """The server's Nesterov momentum gives the clients' starting point and the direction of their perturbation.
+    """The server's Nesterov momentum gives the clients' starting point and the perturbation's direction.
 
     client  start at w^ = w + gamma m, which is what the server sends;   e = -rho unit(m)
             w_i <- w_i - lr g_i(w_i + e)
