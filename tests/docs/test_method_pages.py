@@ -244,5 +244,6 @@ def test_how_many_numbers_a_field_has_and_what_that_depends_on() -> None:
         found.append(method_pages.numbers(record, cls, field, widths(record, cls)[field]))
     assert found == [
         "`window`", "1", "d (depends on `sam_correction`)", "d (depends on `perturbation` and `rho`)",
-        "0 (depends on whether the server sends its last move)", "numbers in A",
+        "0 (depends on whether the server sends its last move)",
+        "the number of entries of the matrix A: channels squared",
     ]  # fmt: skip
