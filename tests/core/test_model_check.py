@@ -140,6 +140,16 @@ def test_what_cannot_work_is_said_before_the_first_round(module: nn.Module, x: t
         randomness_of(module, x, 3)
 
 
+def test_short_memory_is_no_fault_of_the_model() -> None:
+    """The command line and a study say what to do about it; as an InputError it would be the model's."""
+
+    def full(scores: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        randomness_of(Returning(full), torch.randn(2, 4), 3)
+
+
 def test_probabilities_in_the_place_of_scores_are_warned_of() -> None:
     with pytest.warns(UserWarning, match="as after a softmax; cross-entropy takes the softmax itself"):
         randomness_of(Returning(lambda scores: scores.softmax(-1)), torch.randn(2, 4), 3)

@@ -151,10 +151,10 @@ def test_the_iterate_has_the_direction_of_the_model() -> None:
     assert goodness(rows, "test_accuracy_iterate") == [0.3]
 
 
-@pytest.mark.parametrize("metric", ["drift", "lr", "lambda_max", "seconds"])
-def test_a_metric_without_a_better_direction_is_refused(metric: str) -> None:
+@pytest.mark.parametrize("metric", ["drift", "lr", "lambda_max", "seconds", 5, None])
+def test_a_metric_without_a_better_direction_is_refused(metric: object) -> None:
     for make in (ff.EarlyStopping, ff.BestModel):
-        with pytest.raises(InputError, match=rf"{make.__name__}\.metric = '{metric}' is neither better when higher"):
+        with pytest.raises(InputError, match=rf"{make.__name__}\.metric = {metric!r} is neither better when higher"):
             make(metric=metric)
 
 

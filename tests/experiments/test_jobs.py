@@ -6,12 +6,14 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from fedflat.core.errors import InputError
-from fedflat.experiments import studies
+from fedflat.engine.workers.process import WorkerProcess
+from fedflat.experiments import parallel, studies
 from fedflat.experiments.jobs import VISIBLE, Jobs, gpus_of_jobs, least_used, visible_gpus
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.spec import RunSpec
@@ -123,12 +125,22 @@ class Placed(Watched):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
 @pytest.mark.usefixtures("four_gpus", "forked_workers")
-def test_each_of_eight_runs_sees_one_gpu_and_has_the_bits_of_one_process(tmp_path: Path) -> None:
+def test_each_of_eight_runs_sees_one_gpu_and_has_the_bits_of_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+
+    def process(*arguments: Any, variables: dict[str, str], **others: Any) -> WorkerProcess:
+        given.append(variables[VISIBLE])
+        return WorkerProcess(*arguments, variables=variables, **others)
+
+    monkeypatch.setattr(parallel, "WorkerProcess", process)
     spec = study_spec(methods=["fedavg", "fedsam"], seeds=[0, 1, 2, 3], rounds=2, flatness=[], device="auto")
     studies.carry_out_study(spec, tmp_path / "four", watched := Placed(), Jobs("auto"))
     found = seen(tmp_path / "four")
     assert len(found) == 8
-    assert set(found) == {"0", "1", "2", "3"}
+    assert given[:4] == ["0", "1", "2", "3"], "four workers are started at once"
+    assert set(found) <= set(given)
     assert sorted(watched.places.values()) == sorted(f"GPU {gpu}" for gpu in found)
     studies.carry_out_study(spec.model_copy(update={"device": "cpu"}), tmp_path / "alone")
     assert models(tmp_path / "four") == models(tmp_path / "alone")
@@ -159,8 +171,8 @@ def test_a_run_without_memory_is_left_out_and_the_others_finish(
     (tmp_path / "study.toml").write_text(spec.to_toml().replace("methods = [", 'methods = ["own.py:Greedy",'))
     code, out, error = fedflat("compare study.toml --out out --jobs auto")
     assert code == 2
-    assert out.count("left out: its GPU has too little memory") == 2
-    assert error.startswith("fedflat: the memory of a GPU was too short for Greedy-seed0, Greedy-seed1; ")
+    assert out.count("left out: too little memory") == 2
+    assert error.startswith("fedflat: memory was too short for Greedy-seed0, Greedy-seed1; ")
     assert "a smaller --jobs-per-gpu resumes what is left" in error
     assert len(error.strip().splitlines()) == 1
     assert sum(RunDirectory(folder).is_finished for folder in (tmp_path / "out" / "runs").iterdir()) == 2

@@ -66,7 +66,7 @@ class Results(RunObserver):
         self._console.say(f"{spec.title:<{self._width}} {result}  in {run.summary['seconds']:.1f} s")
 
     def run_failed(self, spec: RunSpec, error: Exception) -> None:
-        reason = "its GPU has too little memory" if is_out_of_memory(error) else error
+        reason = "too little memory" if is_out_of_memory(error) else error
         self._console.say(f"{spec.title:<{self._width}} left out: {reason}")
 
     def run_placed(self, spec: RunSpec, place: str) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .errors import InputError, first_line, with_type
+from .errors import InputError, first_line, is_out_of_memory, with_type
 from .hidden_state import HiddenState, close, leaves_of, plain_state, same
 from .stacked_layers import SeededDropout
 from .task import CROSS_ENTROPY, Task
@@ -164,6 +164,8 @@ def _back(module: nn.Module, scores: Tensor, leaves: dict[str, Tensor]) -> list[
     try:
         gradients = torch.autograd.grad((scores * mixed).sum(), trained, allow_unused=True)
     except (RuntimeError, NotImplementedError) as error:
+        if is_out_of_memory(error):
+            raise
         raise InputError(f"model: has no gradient: {first_line(error)}") from error
     finally:
         for hook in hooks:
@@ -210,11 +212,13 @@ def _scores(module: nn.Module, parameters: dict[str, Tensor], x: Tensor, classes
 
 
 def _called(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Any:
-    """Call `module` with `parameters` on `x`. Raises InputError if the call fails."""
+    """Call `module` with `parameters` on `x`. Raises InputError if the call fails, but not if memory is short."""
     restorer = Restorer(module)
     try:
         return functional_call(module, parameters, (x,))
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
+        if is_out_of_memory(error):
+            raise
         problem = first_line(error) if isinstance(error, RuntimeError) else with_type(error)
         shape = tuple(x.shape[1:])
         if not x.is_floating_point() and _takes_floats(module, parameters, x):

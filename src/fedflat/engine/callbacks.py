@@ -137,7 +137,7 @@ def direction(metric: str, who: str) -> float:
 
     Raises InputError for other metrics, such as `drift`: neither direction is better.
     """
-    quantity = metric.removesuffix("_iterate")
+    quantity = metric.removesuffix("_iterate") if isinstance(metric, str) else ""
     for sign, endings in ((1.0, HIGHER_IS_BETTER), (-1.0, LOWER_IS_BETTER)):
         if quantity.endswith(endings):
             return sign

@@ -124,8 +124,8 @@ class ParallelRuns:
         if self._error is None and self._out_of_memory:
             titles = ", ".join(sorted(self._out_of_memory))
             self._error = InputError(
-                f"the memory of a GPU was too short for {titles}; the other runs are finished; a smaller "
-                "--jobs-per-gpu resumes what is left; if a run alone needs more, lower client.batch_size"
+                f"memory was too short for {titles}; the other runs have ended; a smaller --jobs-per-gpu resumes what "
+                "is left; if a run alone needs more, lower client.batch_size"
             )
         if self._error is not None:
             raise self._error

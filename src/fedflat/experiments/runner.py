@@ -45,7 +45,7 @@ class RunObserver:
         """React to a finished run, whose results are written."""
 
     def run_failed(self, spec: RunSpec, error: Exception) -> None:
-        """React to a run of a study that diverged, or whose GPU had too little memory; the other runs continue."""
+        """React to a run of a study that diverged, or that had too little memory; the other runs continue."""
 
     def run_placed(self, spec: RunSpec, place: str) -> None:
         """React to a run of a study that starts in a process of its own, on the device `place`, such as GPU 2."""
