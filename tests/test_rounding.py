@@ -39,6 +39,7 @@ from fedflat.rounds.checkpoint import AT_ONCE, rows_at_once
 from fedflat.rounds.device import ALIGNED
 from fedflat.rounds.guard import GuardState
 from fedflat.rounds.participation import Number, Share
+from fedflat.rounds.run_plan import RunPlan
 from support.federation import federation, simulation
 from support.flower_fixtures import GridFederation, study_of
 from support.studies import run_spec, study_spec
@@ -88,7 +89,7 @@ def test_a_quorum_is_the_least_number_whose_share_is_reached(quorum: float, aske
     members, terms = Membership({f"{i:03d}": 1 for i in range(asked)}, "here"), RoundTerms(quorum=quorum)
     everybody = Number(asked)
     server = FederatedServer(
-        FedAvg(), nn.Linear(1, 1), ff.Client(), members, everybody, "uniform", 0, "study", (1,), terms
+        FedAvg(), nn.Linear(1, 1), RunPlan(ff.Client(), everybody), members, "uniform", "study", (1,), terms
     )  # fmt: skip
     with pytest.raises(RoundFailedError) as told:
         server.round(Silent())

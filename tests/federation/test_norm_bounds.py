@@ -24,7 +24,7 @@ from fedflat.federation.server import FederatedServer, RoundTerms
 from fedflat.federation.update_aggregator import checked_norms
 from fedflat.methods import find
 from fedflat.rounds.guard import GuardState
-from fedflat.rounds.participation import participation
+from fedflat.rounds.run_plan import RunPlan
 from support.attacks import ATTACKER, AttackedFederation, every_number, scaled
 from support.effort import chosen, effort
 from support.transports import InProcessTransport, federated_clients, federated_server
@@ -123,13 +123,12 @@ def test_large_gradients_with_a_small_step_are_honest(covering_method: Method, t
     samples = [(rng.normal(0, 5000, (8, 6)).astype("float32"), rng.integers(3, size=8)) for _ in range(3)]
     data = ff.FederatedData.from_clients(samples, classes=3)
     torch.manual_seed(0)
-    module, names = torch.nn.Linear(6, 3), ["a", "b", "c"]
+    module, names, plan = torch.nn.Linear(6, 3), ["a", "b", "c"], RunPlan(client, rounds=4)
     server = FederatedServer(
-        covering_method, module, client, Membership(dict.fromkeys(names, 8), "here"), participation(1.0), "uniform", 0,
-        "study", (6,), rounds=4,
+        covering_method, module, plan, Membership(dict.fromkeys(names, 8), "here"), "uniform", "study", (6,)
     )  # fmt: skip
     transport = InProcessTransport({
-        name: FederatedClient(covering_method, module, data.alone(i), client, 0, tmp_path / name, "study", rounds=4)
+        name: FederatedClient(covering_method, module, data.alone(i), plan, tmp_path / name, "study")
         for i, name in enumerate(names)
     })  # fmt: skip
     assert [dict(server.round(transport).missing) for _ in range(4)] == [{}] * 4

@@ -17,6 +17,7 @@ from fedflat.federation.server import FederatedServer, RoundFailedError, RoundTe
 from fedflat.methods import find
 from fedflat.rounds import segments
 from fedflat.rounds.participation import Number, Unreliable, participation
+from fedflat.rounds.run_plan import RunPlan
 from support.effort import chosen
 from support.federation import federation, simulation, tanh_network
 from support.malicious_replies import change_vector
@@ -168,7 +169,7 @@ def test_a_checkpoint_of_another_federation_is_refused(tmp_path: Path) -> None:
     server = federated_server(FedAvg(), CLIENT)
     server.save(tmp_path / "round.safetensors")
     other = FederatedServer(
-        FedAvg(), tanh_network().float(), CLIENT, Membership({"a": 5}, "here"), participation(3), "uniform", 0,
+        FedAvg(), tanh_network().float(), RunPlan(CLIENT, participation(3)), Membership({"a": 5}, "here"), "uniform",
         "study", (6,),
     )  # fmt: skip
     with pytest.raises(InputError, match="members was"):

@@ -17,7 +17,7 @@ from fedflat.federation.membership import Membership
 from fedflat.federation.messages import TrainReply, TrainRequest
 from fedflat.federation.server import FederatedServer, RoundTerms
 from fedflat.metrics.accuracy import score
-from fedflat.rounds.participation import participation
+from fedflat.rounds.run_plan import RunPlan
 from support.studies import run_spec
 
 CLIENT = ff.Client(lr=0.1, epochs=2, batch_size=20)
@@ -57,12 +57,12 @@ class AttackedFederation:
         self.data, self.attack = federated_data(spec), attack
         names, sizes = [f"c-{i}" for i in range(10)], self.data.sizes.tolist()
         self.clients = {
-            name: FederatedClient(method, self.module(), self.data.alone(i), CLIENT, 0, folder / name, "study")
+            name: FederatedClient(method, self.module(), self.data.alone(i), RunPlan(CLIENT), folder / name, "study")
             for i, name in enumerate(names)
         }
         members = Membership(dict(zip(names, sizes, strict=True)), "here")
         self.server = FederatedServer(
-            method, self.module(), CLIENT, members, participation(1.0), "uniform", 0, "study", self.data.shape,
+            method, self.module(), RunPlan(CLIENT), members, "uniform", "study", self.data.shape,
             RoundTerms(**terms),
         )  # fmt: skip
         self.missing: list[dict[str, str]] = []

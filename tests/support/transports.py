@@ -14,7 +14,9 @@ from fedflat.federation.client import FederatedClient
 from fedflat.federation.membership import Membership
 from fedflat.federation.messages import Reply, TrainReply, TrainRequest
 from fedflat.federation.server import FederatedServer
+from fedflat.rounds.guard import Guard
 from fedflat.rounds.participation import participation
+from fedflat.rounds.run_plan import RunPlan
 from support.federation import federation, tanh_network
 
 DIGEST = "study"
@@ -50,22 +52,23 @@ def federated_clients(
     rounds: int = PLANNED,
 ) -> dict[str, FederatedClient]:
     """All clients of `federation()` by name, each with its own data only, and its own folder."""
-    data = federation()
+    data, plan = federation(), RunPlan(client, participation(rule), rounds=rounds)
     return {
         name: FederatedClient(
-            method, tanh_network().to(dtype), data.alone(i), client, 0, folder / name, DIGEST,
-            participation=participation(rule), rounds=rounds,
+            method, tanh_network().to(dtype), data.alone(i), plan, folder / name, DIGEST
         )
         for i, name in enumerate(client_names(data))
     }  # fmt: skip
 
 
 def federated_server(
-    method: Method, client: ff.Client, rule: object = 3, dtype=torch.float32, **changes
-) -> FederatedServer:
+    method: Method, client: ff.Client, rule: object = 3, dtype=torch.float32, guard: Guard | None = None,
+    rounds: int = PLANNED, **changes,
+) -> FederatedServer:  # fmt: skip
     """The server of `federation()`; `rule` says who takes part in a round."""
     data = federation()
     members = dict(zip(client_names(data), data.sizes.tolist(), strict=True))
-    settings = {"weights": "uniform", "seed": 0, "digest": DIGEST, "shape": data.shape, "rounds": PLANNED} | changes
+    settings = {"weights": "uniform", "digest": DIGEST, "shape": data.shape} | changes
+    plan = RunPlan(client, participation(rule), rounds=rounds, guard=guard)
     module = tanh_network().to(dtype)
-    return FederatedServer(method, module, client, Membership(members, "here"), participation(rule), **settings)
+    return FederatedServer(method, module, plan, Membership(members, "here"), **settings)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedflat.experiments.spec import participation_of
 from fedflat.federation.client import FederatedClient
 from fedflat.federation.flower.study import Study, own_samples
 from fedflat.federation.membership import Membership
@@ -70,23 +69,19 @@ class Reference:
         return self._ends[key]
 
     def _server(self) -> FederatedServer:
-        study, spec = self.study, self.study.spec
+        study = self.study
         module = study.module()
         members = {name: len(y) for name, (_, y) in self.samples.items()}
         return FederatedServer(
-            study.method(module), module, spec.client, Membership(members, "0" * 16),
-            participation_of(spec.participation), spec.weights, spec.seed, study.digest, study.shape,
-            replace(study.terms, quorum=0.01, secure_sum=None), spec.rounds,
+            study.method(module), module, study.plan, Membership(members, "0" * 16), study.spec.weights, study.digest,
+            study.shape, replace(study.terms, quorum=0.01, secure_sum=None),
         )  # fmt: skip
 
     def _clients(self) -> dict[str, FederatedClient]:
-        study, spec, found = self.study, self.study.spec, {}
+        study, found = self.study, {}
         for number, name in enumerate(sorted(self.samples)):
             module, data = study.module(), own_samples(study, self.samples[name], number)
-            found[name] = FederatedClient(
-                study.method(module), module, data, spec.client, spec.seed, Records(), study.digest,
-                participation=participation_of(spec.participation), rounds=spec.rounds,
-            )  # fmt: skip
+            found[name] = FederatedClient(study.method(module), module, data, study.plan, Records(), study.digest)
             found[name]._state = Records()
             found[name]._executor = Remembered(found[name]._executor)
         return found

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
@@ -35,27 +35,20 @@ if TYPE_CHECKING:
 
 
 def prepare_set(
-    console: Console,
-    name: str,
-    data_dir: str | None,
-    hub: bool,
-    partial: bool,
-    image_size: int | None,
-    revision: str | None = None,
-    text_length: int | None = None,
-    tokenizer: str | None = None,
+    console: Console, name: str, data_dir: str | None, hub: bool = False, revision: str | None = None, **options: Any
 ) -> LoadedDataset:
-    """Load the data set `name`; show a progress bar if the files of the set have to be converted first."""
+    """Call `prepare`; show a progress bar if the files of the set have to be converted first."""
     with console.bars(f"{name} ", counted=True) as progress:
-        return prepare(name, data_dir, hub, partial, image_size, progress, revision, text_length, tokenizer)
+        return prepare(name, data_dir, hub, revision, progress, **options)
 
 
 def prepare_data(console: Console, spec: Experiment) -> None:
     """Convert the data set of an experiment before its first round."""
-    data, folder = spec.data, spec.data_dir
+    data = spec.data
     prepare_set(
-        console, data.name, folder, False, data.partial, data.image_size, None, data.text_length, spec.tokenizer
-    )
+        console, data.name, spec.data_dir, partial=data.partial, image_size=data.image_size,
+        text_length=data.text_length, tokenizer=spec.tokenizer,
+    )  # fmt: skip
 
 
 def warn_of_doubtful_settings(console: Console, spec: Experiment) -> None:

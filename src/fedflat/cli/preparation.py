@@ -51,7 +51,7 @@ def prepare_source(
 
     console = Console()
     context.with_resource(allow_code())  # the user's own command line may name a function
-    loaded = prepare_set(console, known_source(name), data_dir, hub, partial, image_size, revision)
+    loaded = prepare_set(console, known_source(name), data_dir, hub, revision, partial=partial, image_size=image_size)
     for part, samples in (("train", loaded.train), ("test", loaded.test)):
         if samples is not None:
             shape = " x ".join(map(str, samples.x.shape[1:]))

@@ -94,18 +94,16 @@ def prepare(
     name: str,
     data_dir: str | None = None,
     hub: bool = False,
-    partial: bool = False,
-    image_size: int | None = None,
-    progress: Progress = no_progress,
     revision: str | None = None,
-    text_length: int | None = None,
-    tokenizer: str | None = None,
+    progress: Progress = no_progress,
+    **options: Any,
 ) -> LoadedDataset:
     """Convert the files of the data set `name` now, so that the first run starts at once.
 
     With `hub` the files are fetched first; `revision` is the commit, branch or tag to fetch, by default the last commit
-    that was fetched. `progress` is called with (part, samples done, samples in all). image_size, text_length and
-    tokenizer are those of `DataOptions`. Raises ValueError, naming the field, as `load` does.
+    that was fetched. `progress` is called with (part, samples done, samples in all). options: the fields of
+    `DataOptions` that decide what is cached: partial, image_size, text_length and tokenizer. Raises ValueError, naming
+    the field, as `load` does.
     """
     known = source(name)
     if revision is not None and not hub:
@@ -114,8 +112,8 @@ def prepare(
         if not isinstance(known, FileDataset):
             raise InputError(f"hub (--hub): {known_source(name)} is not on the hub; {known.where}")
         download(known_source(name), known, data_root(data_dir, name), revision)
-    form = DataOptions(image_size=image_size, text_length=text_length, tokenizer=tokenizer).form
-    return known.load(known_source(name), data_dir, partial, form, progress)
+    chosen = checked_options(options)
+    return known.load(known_source(name), data_dir, chosen.partial, chosen.form, progress)
 
 
 def download(name: str, known: FileDataset, root: Path, revision: str | None = None) -> Path:

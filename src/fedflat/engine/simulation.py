@@ -42,6 +42,7 @@ from ..rounds.participation import Explicit, pooled
 from ..rounds.participation import participation as as_rule
 from ..rounds.private_rounds import PrivateRounds
 from ..rounds.run_model import InitialModel
+from ..rounds.run_plan import RunPlan
 from ..rounds.segments import Segment
 from ..rounds.server import Server, metrics_table
 from ..rounds.settings import table_of
@@ -187,9 +188,9 @@ class Simulation:
         batches = Batches(self._trained_on, self.client, self.seed, w.dtype, rule)
         self._make = lambda kind: kind(method, self.objective, batches, self.seed, self._problem.randomness)
         self._cost, clients = method_cost(method, len(w)), self._trained_on.clients
+        plan = RunPlan(self.client, rule, self.seed, self.rounds, self.guard)
         with method_errors_named(method):
-            self._server = Server(method, self.objective, w, self.client, rule, clients, self.seed, self.rounds,
-                                  self.guard)  # fmt: skip
+            self._server = Server(method, self.objective, w, plan, clients)
         folder = store_folder if self._ranks.number == 1 else None
         self._store = ClientStore(method, clients, w, store_budget, folder, self._ranks.owned)
 

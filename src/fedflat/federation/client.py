@@ -30,8 +30,8 @@ from ..rounds.device import aligned, one_thread
 from ..rounds.exact_sum import ExactSum
 from ..rounds.executor import Sequential
 from ..rounds.guard import Guard, GuardState
-from ..rounds.local_training import Client, ContextFactory
-from ..rounds.participation import Participation
+from ..rounds.local_training import ContextFactory
+from ..rounds.run_plan import RunPlan
 from .messages import RefusedError, TrainReply, TrainRequest, pack, unpack
 from .secure_sum.messages import KeysRequest, summand
 from .update_aggregator import ExpectedReply, UpdateAggregator
@@ -45,33 +45,29 @@ class FederatedClient:
         method: Method,
         module: nn.Module,
         data: FederatedData,
-        client: Client,
-        seed: int,
+        plan: RunPlan,
         folder: Path,
         digest: str,
         bf16: bool = False,
-        participation: Participation | None = None,
-        rounds: int = 0,
     ) -> None:
         """Raise InputError for data whose labels are not classes.
 
         data: this client's samples, with its number in the federation (see `FederatedData.alone`). folder: for the
-        client's records. digest: of the study. bf16: whether gradients are computed in bfloat16. participation:
-        determines the stragglers. rounds: the planned number of rounds, for a method that depends on it.
+        client's records. digest: of the study. bf16: whether gradients are computed in bfloat16.
         """
         fix_product_rounding()
-        method.check_rounds(rounds)
+        method.check_rounds(plan.rounds)
         self._method, self._digest = method.fitted(data.shape), digest
         self._objective = Objective(module, bf16=bf16, task=task_of(CROSS_ENTROPY.loss, data.task))
         like = self._objective.space.flatten(module)
         self._data = data.to(like.device, like.dtype)
         check_tokens(module, self._data.x)
         randomness = randomness_of(module, self._data.inputs(torch.arange(min(4, len(data.y)))), data.classes)
-        batches = Batches(self._data, client, seed, like.dtype, participation)
-        self._executor = Sequential(self._method, self._objective, batches, seed, randomness)
+        batches = Batches(self._data, plan.client, plan.seed, like.dtype, plan.participation)
+        self._executor = Sequential(self._method, self._objective, batches, plan.seed, randomness)
         self._state = ClientState(folder, method.client)
         self._like = like
-        self._contexts = ContextFactory(self._method, self._objective.space, client, rounds, like.device)
+        self._contexts = ContextFactory(self._method, self._objective.space, plan.client, plan.rounds, like.device)
 
     def train(self, request: TrainRequest) -> TrainReply:
         """Train in the round that the server asks for.

@@ -22,10 +22,9 @@ from ..rounds import checkpoint
 from ..rounds.aggregation import mean_weights
 from ..rounds.cost import gradients_in_round
 from ..rounds.device import one_thread
-from ..rounds.guard import Guard, GuardState
-from ..rounds.local_training import Client
-from ..rounds.participation import Participation
+from ..rounds.guard import GuardState
 from ..rounds.randomness import Purpose, generator
+from ..rounds.run_plan import RunPlan
 from ..rounds.server import Server
 from .membership import Membership, RoundFailedError, first_reasons
 from .messages import TrainRequest, Transport, pack
@@ -57,22 +56,17 @@ class FederatedServer(Server):
         self,
         method: Method,
         module: nn.Module,
-        client: Client,
+        plan: RunPlan,
         federation: Membership,
-        participation: Participation,
         weights: str,
-        seed: int,
         digest: str,
         shape: tuple[int, ...],
         terms: RoundTerms | None = None,
-        rounds: int = 0,
-        guard: Guard | None = None,
     ) -> None:
-        """Raise InputError if there is no client, if a client has no samples, or if `guard` does not fit `terms`.
+        """Raise InputError if there is no client, if a client has no samples, or if the guard does not fit `terms`.
 
         federation: all clients; a client's number is the position of its name among all clients' names, sorted. shape:
-        of a sample. rounds: the planned number of rounds, for a method that depends on it. guard: if it bounds norms,
-        it replaces `norm_multiple` in `terms`.
+        of a sample. A guard in `plan` that bounds norms replaces `norm_multiple` in `terms`.
         """
         fix_product_rounding()
         members = federation.members
@@ -82,11 +76,11 @@ class FederatedServer(Server):
         if empty or not self.names:
             raise InputError(f"client {empty[0]} has no samples" if empty else "there is no client")
         self._weights, self._digest, self._terms = weights, digest, terms or RoundTerms()
-        self._terms.check(guard)
+        self._terms.check(plan.guard)
         objective = Objective(module)
         w = objective.space.flatten(module)
-        super().__init__(method.fitted(shape), objective, w, client, participation, len(self.names), seed, rounds)
-        self.guard = GuardState.new(guard, self.method, w, self._terms.norm_multiple)
+        super().__init__(method.fitted(shape), objective, w, plan, len(self.names))
+        self.guard = GuardState.new(plan.guard, self.method, w, self._terms.norm_multiple)
         self.ejected: Set[str] = frozenset()  # members that are not asked
         self._counted: dict[str, int] = {}  # the last round in which each client's reply was accepted, by name
         self._saved: dict[int, dict[str, int]] = {}  # `_counted` in the kept checkpoints, by their `t`
@@ -122,9 +116,9 @@ class FederatedServer(Server):
         not change the rounds in which the other clients train. Raises RoundFailedError if each of `DRAWS` draws has
         ejected clients only; this can happen if the study lists the cohorts.
         """
-        random = generator(self._seed, Purpose.COHORT, t)
+        random = generator(self.plan.seed, Purpose.COHORT, t)
         for _ in range(DRAWS):
-            drawn = self._participation.cohort(t, self.clients, random)
+            drawn = self.plan.participation.cohort(t, self.clients, random)
             asked = drawn[[self.names[i] not in self.ejected for i in drawn]]
             if len(asked):
                 return asked
@@ -177,10 +171,10 @@ class FederatedServer(Server):
 
     def _expected(self, cohort: Index) -> dict[str, ExpectedReply]:
         """Return what the server knows in advance about the replies of a cohort, by client name."""
-        sizes = self._samples[cohort]
-        steps = self._participation.steps_taken(self._seed, self.t, cohort, self.client.local_steps(sizes))
+        sizes, plan = self._samples[cohort], self.plan
+        steps = plan.participation.steps_taken(plan.seed, self.t, cohort, plan.client.local_steps(sizes))
         weights = self.guard.limited(mean_weights(self._weights, sizes, torch.device("cpu")))
-        gradients = gradients_in_round(self.method, steps, self.client.batches_per_epoch(sizes), self.t)
+        gradients = gradients_in_round(self.method, steps, plan.client.batches_per_epoch(sizes), self.t)
         known = zip(cohort, sizes, steps, gradients, weights, strict=True)
         return {
             self.names[i]: ExpectedReply(int(size), int(count), int(asked), float(weight))

@@ -19,10 +19,10 @@ from ..core.user_code import check_record
 from ..data.types import Index
 from .aggregation import RunningMean
 from .checkpoint import DamagedError
-from .guard import Guard, GuardState
-from .local_training import Client, ContextFactory
-from .participation import Participation
+from .guard import GuardState
+from .local_training import ContextFactory
 from .randomness import Purpose, generator
+from .run_plan import RunPlan
 from .segments import Segment, following
 
 if TYPE_CHECKING:
@@ -47,22 +47,17 @@ class Server:
     The same class serves one process, several ranks, and a federation over a network.
     """
 
-    def __init__(
-        self, method: Method, objective: Objective, w: Tensor, client: Client, participation: Participation,
-        clients: int, seed: int, rounds: int, guard: Guard | None = None,
-    ) -> None:  # fmt: skip
-        """Start from the model `w` (d,). client: the settings of local training. rounds: the planned number.
+    def __init__(self, method: Method, objective: Objective, w: Tensor, plan: RunPlan, clients: int) -> None:
+        """Start from the model `w` (d,) with `clients` clients in all.
 
-        clients: the number of all clients. guard: bounds the norm and weight of clients' records. Raises InputError if
-        `rounds` do not suit the method.
+        Raises InputError if the planned number of rounds does not suit the method.
         """
-        method.check_rounds(rounds)
-        self.method, self.objective, self.client = method, objective, client
-        self.clients, self._participation, self._seed = clients, participation, seed
-        self._population = clients - len(participation.held_out(clients))  # how many may take part
-        self._contexts = ContextFactory(method, objective.space, client, rounds, w.device)
+        method.check_rounds(plan.rounds)
+        self.method, self.objective, self.plan, self.clients = method, objective, plan, clients
+        self._population = clients - len(plan.participation.held_out(clients))  # how many may take part
+        self._contexts = ContextFactory(method, objective.space, plan.client, plan.rounds, w.device)
         self.state = check_record(method, "init_server", method.init_server(w), method.server)
-        self.guard = None if guard is None else GuardState.new(guard, method, w)  # the guard for the next round
+        self.guard = None if plan.guard is None else GuardState.new(plan.guard, method, w)  # for the next round
         self.direction: Tensor | None = None  # (d,) see `take`
         self.t = 0  # finished rounds
         self.history: list[dict[str, float]] = []  # the metrics of each finished round
@@ -88,7 +83,7 @@ class Server:
 
     def cohort(self, t: int) -> Index:
         """Return the clients of round `t`, in rising order; known before the round is computed."""
-        return self._participation.cohort(t, self.clients, generator(self._seed, Purpose.COHORT, t))
+        return self.plan.participation.cohort(t, self.clients, generator(self.plan.seed, Purpose.COHORT, t))
 
     def context(self, sampled: int, share: float | None = None) -> Context:
         """Return the context of the next round, in which `sampled` clients take part, a `share` of all."""

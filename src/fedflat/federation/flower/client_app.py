@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from ...core.errors import InputError, NonFiniteError, printable
 from ...core.object_references import allow_code
 from ...data import FederatedData
-from ...experiments.spec import federated_data, participation_of
+from ...experiments.spec import federated_data
 from ..client import FederatedClient
 from ..membership import checked_federation
 from ..messages import ClientInfo, Failure, RefusedError, TrainReply, TrainRequest
@@ -89,19 +89,16 @@ class ClientSession:
         return self._node.state_folder / checked_federation(federation) / self._name
 
     def _client(self, request: TrainRequest) -> FederatedClient:
-        study, spec = self._study, self._study.spec
+        study = self._study
         module = study.module()
         return FederatedClient(
             method=study.method(module),
             module=module,
             data=self._data(request.number),
-            client=spec.client,
-            seed=spec.seed,
+            plan=study.plan,
             folder=self._state_folder(request.federation),
             digest=study.digest,
-            bf16=spec.precision == "bf16",
-            participation=participation_of(spec.participation),
-            rounds=spec.rounds,
+            bf16=study.spec.precision == "bf16",
         )
 
     def _data(self, number: int) -> FederatedData:

@@ -14,7 +14,6 @@ from ...core.object_references import allow_code
 from ...core.wrapper import serves_another
 from ...data import FederatedData
 from ...experiments.run_directory import difference
-from ...experiments.spec import participation_of
 from ...metrics.accuracy import score
 from ..membership import ClientRegistry, Membership
 from ..server import FederatedServer, RoundFailedError, RoundReport
@@ -140,21 +139,17 @@ class FederationRun:
         return Membership.new(self._registry.members)
 
     def _server(self, membership: Membership) -> FederatedServer:
-        study, spec = self._study, self._study.spec
+        study = self._study
         module = study.module()
         return FederatedServer(
             method=study.method(module),
             module=module,
-            client=spec.client,
+            plan=study.plan,
             federation=membership,
-            participation=participation_of(spec.participation),
-            weights=spec.weights,
-            seed=spec.seed,
+            weights=study.spec.weights,
             digest=study.digest,
             shape=study.shape,
             terms=study.terms,
-            rounds=spec.rounds,
-            guard=spec.guard,
         )
 
     def _round(self, server: FederatedServer) -> RoundReport:

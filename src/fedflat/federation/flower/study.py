@@ -23,6 +23,7 @@ from ...data.preparation import AUGMENTATIONS
 from ...data.sources import is_folder
 from ...experiments.spec import RunSpec, federated_data, participation_of
 from ...rounds.device import usable_device
+from ...rounds.run_plan import RunPlan
 from ...rounds.segments import versions
 from ..terms import RoundTerms
 from .settings import RunSettings
@@ -69,7 +70,7 @@ class Study:
             raise InputError("data.labels = 'names' needs data.class_names in a federation: all clients number alike")
         if self.own_samples and self.spec.data.validation:
             raise InputError("data.validation is for named sets; leave samples out of a client's own instead")
-        participation_of(self.spec.participation).check(self.settings.clients, self.spec.rounds)
+        self.plan.participation.check(self.settings.clients, self.spec.rounds)
         if self.spec.privacy is not None:
             raise InputError("privacy is for simulations: a federation's server sees what each client sends; "
                              "leave [privacy] out")  # fmt: skip
@@ -83,6 +84,12 @@ class Study:
         """Read the study of the app in `folder`; the app's code may run. Raises InputError, naming file or field."""
         with allow_code():  # whoever runs the app runs its code in any case
             return cls(RunSpec.load(folder / FILE), settings)
+
+    @property
+    def plan(self) -> RunPlan:
+        """How clients train, and who takes part in each round."""
+        spec = self.spec
+        return RunPlan(spec.client, participation_of(spec.participation), spec.seed, spec.rounds, spec.guard)
 
     @property
     def terms(self) -> RoundTerms:
