@@ -80,13 +80,21 @@ def aggregations(repeats: int) -> list[dict[str, Any]]:
 
 def started(ranks: int, threads: int, what: dict[str, Any]) -> Any:
     """Return what `take` leaves, in one process or as ranks of torchrun."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "result.json"
-        command = [sys.executable, *torchrun, __file__, "--take", json.dumps(what), "--into", str(into)]
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+        command = command_of("benchmarks.ranks", ranks, what, into)
         subprocess.run(command, check=True, timeout=1800, env=environment)  # noqa: S603 (this interpreter and file)
         return json.loads(into.read_text())
+
+
+def command_of(module: str, ranks: int, what: dict[str, Any], into: Path) -> list[str]:
+    """Return the command that has `module` take `what` and leave it in `into`, in one process or as ranks of torchrun.
+
+    The module is named, not its file, whose folder would then be searched for modules in place of the checkout.
+    """
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
+    return [sys.executable, *torchrun, "-m", module, "--take", json.dumps(what), "--into", str(into)]
 
 
 def take(what: dict[str, Any], into: Path) -> None:
