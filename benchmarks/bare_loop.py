@@ -17,13 +17,13 @@ class BareLoop:
     made once and uses torch's fused update.
     """
 
-    def __init__(self, work: Workload, channels_last: bool) -> None:
-        """Lay pictures and filters out in torch's order for convolutions if `channels_last`."""
+    def __init__(self, work: Workload, channels_last: bool, device: str = "cpu") -> None:
+        """Lay pictures and filters out in torch's order for convolutions if `channels_last`; all of it on `device`."""
         self._work, data = work, work.data()
-        self._members = torch.split(torch.from_numpy(data.held(slice(None))), work.samples)
+        self._members = torch.split(torch.from_numpy(data.held(slice(None))).to(device), work.samples)
         layout = torch.channels_last if channels_last and data.x.ndim == 4 else torch.contiguous_format
-        self.module = work.module().to(memory_format=layout)  # type: ignore[call-overload]
-        self._x, self._y = data.x.contiguous(memory_format=layout), data.y
+        self.module = work.module().to(device, memory_format=layout)  # type: ignore[call-overload]
+        self._x, self._y = data.x.to(device).contiguous(memory_format=layout), data.y.to(device)
         self._optimizer = torch.optim.SGD(self.module.parameters(), lr=work.client().lr, fused=True)
         self._random = np.random.default_rng(0)
 
@@ -45,7 +45,8 @@ class BareLoop:
     def _train(self, mine: Tensor) -> None:
         steps = 0
         while steps < self._work.steps:
-            for samples in torch.split(mine[torch.randperm(len(mine))], self._work.batch)[: self._work.steps - steps]:
+            shuffled = mine[torch.randperm(len(mine), device=mine.device)]
+            for samples in torch.split(shuffled, self._work.batch)[: self._work.steps - steps]:
                 self._gradient(samples)
                 self._optimizer.step()
                 steps += 1

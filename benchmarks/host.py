@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ import torch
 
 from fedflat.core.native_libraries import tune_allocator
 
-from .parts import parts
+from .parts import BenchmarkPart, parts
 from .timing import Prepared, Seconds
 
 Answer = TypeVar("Answer")
@@ -20,10 +20,10 @@ SPAWN = multiprocessing.get_context("spawn")  # a fresh interpreter: nothing of 
 
 
 class Here:
-    """Implementations of this process, prepared when they are first asked for."""
+    """Implementations of this process, of parts by name, prepared when they are first asked for."""
 
-    def __init__(self, quick: bool) -> None:
-        self._parts = parts(quick)
+    def __init__(self, parts: Mapping[str, BenchmarkPart]) -> None:
+        self._parts = parts
         self._prepared: dict[tuple[str, str], Prepared] = {}
 
     def facts(self, part: str, name: str) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Elsewhere:
 def _serve(connection: Connection, quick: bool, threads: int) -> None:
     """Answer until the other end is closed."""
     torch.set_num_threads(threads)
-    here = Here(quick)
+    here = Here(parts(quick))
     while True:
         try:
             what, part, name = connection.recv()

@@ -12,7 +12,7 @@ from fedflat.engine.simulation import Simulation
 from fedflat.methods import find
 
 from .bare_loop import BareLoop
-from .timing import Prepared
+from .timing import Prepared, wait_for
 from .workloads import Workload
 
 
@@ -40,15 +40,17 @@ class Bare(Implementation):
     work: Workload
     channels_last: bool
     tuned: bool
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
         return "bare-best" if self.channels_last else "bare-tuned" if self.tuned else "bare-default"
 
     def prepare(self) -> Prepared:
-        loop, clients = BareLoop(self.work, self.channels_last), self.work.timed_bare or self.work.timed
+        loop = BareLoop(self.work, self.channels_last, self.device)
+        clients = self.work.timed_bare or self.work.timed
         facts = {"layout": "channels_last" if self.channels_last else "contiguous", "clients timed": clients}
-        return repeated(self.work, clients, lambda: loop.round(clients), facts)
+        return repeated(self.work, clients, lambda: loop.round(clients), facts, device=self.device)
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,13 @@ class Ours(Implementation):
     whole: bool = False  # all clients of the round are trained, even where others are timed on some
     ranks: Ranks = ALONE  # with others, who prepare the same
     tested: bool = False  # and the model is tried on a test set of 10,000 samples after it
+    device: str = "cpu"
+    executor: str = "auto"
 
     @property
     def name(self) -> str:
         extra = {
+            self.executor: self.executor != "auto",
             self.precision: self.precision != "fp32",
             "whole": self.whole and self.workers == 1 and not self.tested,
             f"{self.workers} workers": self.workers > 1,
@@ -95,7 +100,7 @@ class Ours(Implementation):
         clients = self.work.cohort if self.whole else self.work.timed
         sim = self.simulation(clients)
         facts = {"executor": sim.settings()["executor"], "precision": self.precision, "workers": self.workers}
-        return repeated(self.work, clients, sim.round, facts | {"clients timed": clients}, sim.close)
+        return repeated(self.work, clients, sim.round, facts | {"clients timed": clients}, sim.close, self.device)
 
     def simulation(self, clients: int) -> Simulation:
         """Return a simulation whose rounds have `clients` clients each; more rounds than anybody will take."""
@@ -106,8 +111,9 @@ class Ours(Implementation):
             client=self.work.client(),
             rounds=10**6,
             participation=clients,
-            device="cpu",
+            device=self.device,
             precision=self.precision,
+            executor=self.executor,
             workers=self.workers,
             ranks=self.ranks,
         )
@@ -119,12 +125,17 @@ def repeated(
     run: Callable[[], object],
     facts: dict[str, Any],
     close: Callable[[], object] = lambda: None,
+    device: str = "cpu",
 ) -> Prepared:
-    """Return as many rounds as the work wants in one time; the seconds are those of one round with the whole cohort."""
+    """Return as many rounds as the work wants in one time; the seconds are those of one round with the whole cohort.
+
+    A run ends when `device` has done all of it, so that the next one begins on an idle device.
+    """
 
     def rounds() -> None:
         for _ in range(work.rounds):
             run()
+        wait_for(device)
 
     return Prepared(rounds, work.rounds * clients / work.cohort, facts, close)
 

@@ -63,7 +63,7 @@ def _measurement(part: str, one: Implementation, times: list[Seconds], facts: di
 @contextmanager
 def _hosts(part: BenchmarkPart, settings: Settings) -> Iterator[dict[bool, Here | Elsewhere]]:
     """Give the hosts of implementations, by whether the allocator is tuned; start the other process only if needed."""
-    hosts: dict[bool, Here | Elsewhere] = {True: Here(settings.quick)}
+    hosts: dict[bool, Here | Elsewhere] = {True: Here({part.name: part})}
     if not all(one.tuned for one in part.implementations):
         hosts[False] = Elsewhere(settings.quick, settings.threads)
     try:

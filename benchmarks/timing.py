@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from time import perf_counter, process_time
 from typing import Any
 
+import torch
+
 Seconds = tuple[float, float]  # of the processor, by the clock
 Progress = Callable[[str, int, int], None]  # what is timed, how many times are taken, how many there will be
 
@@ -25,6 +27,12 @@ class Prepared:
         clock, processor = perf_counter(), process_time()
         self.run()
         return (process_time() - processor) / self.share, (perf_counter() - clock) / self.share
+
+
+def wait_for(device: str) -> None:
+    """Wait until a GPU has done everything that it was given; on the CPU all is done when a call returns."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def no_progress(name: str, done: int, total: int) -> None:

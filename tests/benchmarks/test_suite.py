@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from benchmarks.host import Elsewhere, Here, in_a_process_of_its_own
+from benchmarks.parts import parts
 from benchmarks.results import Results, Settings, described
 from benchmarks.suite import measure
 from fedflat.core.native_libraries import SWITCH
@@ -41,10 +42,10 @@ def test_a_contestant_that_cannot_be_timed_elsewhere_ends_the_benchmark(capfd: p
 
 
 def test_contestants_are_prepared_once_and_closed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    here, closed = Here(quick=True), []
+    here, closed = Here(parts(quick=True)), []
     assert here.facts("W3", "FedAvg") is here.facts("W3", "FedAvg")
     monkeypatch.setattr("fedflat.engine.simulation.Simulation.close", lambda sim: closed.append(sim.rounds))
-    here = Here(quick=True)
+    here = Here(parts(quick=True))
     here.facts("W3", "FedAvg")
     here.close()
     assert len(closed) == 1
