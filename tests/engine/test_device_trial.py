@@ -38,7 +38,7 @@ def test_the_processor_passes() -> None:
 @pytest.mark.slow
 def test_it_runs_through_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose numbers are made up, so that nothing agrees."""
-    monkeypatch.setattr(trials, "_executors", lambda _: ["sequential", "stacked"])
+    monkeypatch.setattr(trials, "executors_on", lambda _: ["sequential", "stacked"])
     monkeypatch.setattr(trials, "METHODS", ("FedAvg",))
     pictures = trials._random_pictures
     monkeypatch.setattr(trials, "_random_pictures", lambda sizes, shape: pictures((2, 1), shape))
@@ -57,15 +57,15 @@ def test_an_executor_that_ends_elsewhere_is_found(monkeypatch: pytest.MonkeyPatc
         return replace(result, up=result.up.map(lambda x: x * (1 + 1e-6)))
 
     monkeypatch.setattr(trials, "METHODS", ("FedAvg", ""))
-    assert trials._dense_agreement("FedAvg", torch.device("cpu"))[1]
+    assert trials.dense_agreement("FedAvg", torch.device("cpu"))[1]
     monkeypatch.setattr(Stacked, "run", wrong)
-    assert not trials._dense_agreement("FedAvg", torch.device("cpu"))[1]
+    assert not trials.dense_agreement("FedAvg", torch.device("cpu"))[1]
 
 
 def test_a_part_that_raises_has_not_passed() -> None:
     def fail() -> tuple[str, bool]:
         raise RuntimeError("no kernel image is available\nfor execution on the device")
 
-    assert trials._tried("a part", fail) == trials.DeviceCheck(
+    assert trials.tried("a part", fail) == trials.DeviceCheck(
         "a part", "RuntimeError: no kernel image is available", passed=False
     )

@@ -7,13 +7,14 @@ agree on a device, and measures how fast they are.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,11 +52,14 @@ def problem() -> FederatedData:
     return FederatedData.from_clients(clients, classes=3)
 
 
-def simulation(method: Method, executor: str, device: str = "cpu") -> Simulation:
-    """Make a simulation of `method` with three clients a round, with clipping, weight decay and momentum."""
+def simulation(method: Method, executor: str, device: str = "cpu", **settings: Any) -> Simulation:
+    """Make a simulation of `method` with three clients a round, with clipping, weight decay and momentum.
+
+    It is in double precision unless `settings`, further arguments of `Simulation`, have another `dtype`.
+    """
     client = Client(lr=0.1, lr_decay=0.9, epochs=2, batch_size=4, weight_decay=0.01, max_norm=1.0, momentum=0.5)
-    return Simulation("mlp", problem(), method, client, rounds_for(method), 3, executor=executor, dtype=torch.float64,
-                      model_options={"hidden": [4]}, workers=1, device=device)  # fmt: skip
+    return Simulation("mlp", problem(), method, client, rounds_for(method), 3, executor=executor, device=device,
+                      model_options={"hidden": [4]}, workers=1, **{"dtype": torch.float64} | settings)  # fmt: skip
 
 
 def rounds_for(method: Method) -> int:
@@ -132,20 +136,25 @@ class DeviceCheck:
     passed: bool = True
 
 
-def device_trial(device: torch.device) -> Iterator[DeviceCheck]:
-    """Try training on `device`, part by part; a part that raises an error counts as failed, and the trial continues."""
+def device_trial(
+    device: torch.device, workloads: Mapping[str, tuple[str, int, int]] | None = None
+) -> Iterator[DeviceCheck]:
+    """Try training on `device`, part by part; a part that raises an error counts as failed, and the trial continues.
+
+    workloads: what is timed, in place of `WORKLOADS`.
+    """
     yield DeviceCheck("device", device_name(device))
     for name in METHODS:
-        yield _tried(f"agreement, {name}", partial(_dense_agreement, name, device))
-    names = [name for name in _executors(device) if name != "compiled"]
-    yield _tried("agreement, pictures", partial(_agreement, names, device, _pictures))
-    yield _tried("the same run twice", partial(_repeated, device))
-    yield _tried("waits in a round", partial(_waits, device))
-    for title, workload in WORKLOADS.items():
-        yield _tried(title, partial(_speed, device, *workload))
+        yield tried(f"agreement, {name}", partial(dense_agreement, name, device))
+    names = [name for name in executors_on(device) if name != "compiled"]
+    yield tried("agreement, pictures", partial(_agreement, names, device, _pictures))
+    yield tried("the same run twice", partial(_repeated, device))
+    yield tried("waits in a round", partial(_waits, device))
+    for title, workload in (WORKLOADS if workloads is None else workloads).items():
+        yield tried(title, partial(_speed, device, *workload))
 
 
-def _tried(part: str, run: Callable[[], tuple[str, bool]]) -> DeviceCheck:
+def tried(part: str, run: Callable[[], tuple[str, bool]]) -> DeviceCheck:
     """Return the result of `run`: its text, and whether it passed."""
     try:
         return DeviceCheck(part, *run())
@@ -154,14 +163,14 @@ def _tried(part: str, run: Callable[[], tuple[str, bool]]) -> DeviceCheck:
         return DeviceCheck(part, f"{type(error).__name__}: {reason}", passed=False)
 
 
-def _executors(device: torch.device) -> list[str]:
+def executors_on(device: torch.device) -> list[str]:
     """Return the names of the executors that can run on `device`."""
     return ["sequential", "stacked", "compiled", *(["graphed"] if device.type == "cuda" else [])]
 
 
-def _dense_agreement(name: str, device: torch.device) -> tuple[str, bool]:
+def dense_agreement(name: str, device: torch.device) -> tuple[str, bool]:
     """Compare executors on a small dense network; only one method has compiled steps, since compiling takes seconds."""
-    names = [executor for executor in _executors(device) if executor != "compiled" or name == METHODS[1]]
+    names = [executor for executor in executors_on(device) if executor != "compiled" or name == METHODS[1]]
     return _agreement(names, device, lambda executor, where: simulation(find(name)(), executor, str(where)))
 
 
@@ -169,17 +178,17 @@ def _agreement(
     executors: list[str], device: torch.device, make: Callable[[str, torch.device], Simulation]
 ) -> tuple[str, bool]:
     """Return the relative distance of each executor's final model from that on the CPU, and whether all are small."""
-    expected = _final(make("sequential", torch.device("cpu")))[0]
+    expected = final_model(make("sequential", torch.device("cpu")))[0]
     texts, passed = [], True
     for executor in executors:
-        w, note = _final(make(executor, device))
+        w, note = final_model(make(executor, device))
         apart = float((w - expected).norm() / expected.norm())
         texts.append(f"{executor} {apart:.0e}{note}")
         passed = passed and apart <= DEVICE_TOLERANCE
     return f"{', '.join(texts)} from the CPU, at most {DEVICE_TOLERANCE:.0e}", passed
 
 
-def _final(sim: Simulation) -> tuple[Tensor, str]:
+def final_model(sim: Simulation) -> tuple[Tensor, str]:
     """Return the model after all rounds, on the CPU, and a note on whether its steps could be prepared."""
     for _ in sim:
         pass
@@ -206,7 +215,7 @@ def _random_pictures(sizes: tuple[int, ...], shape: tuple[int, ...]) -> Federate
 
 def _repeated(device: torch.device) -> tuple[str, bool]:
     """Compare two equal runs bit by bit. On a GPU, whose sums may have any order, different bits are no failure."""
-    first, second = (_final(_pictures("sequential", device))[0] for _ in range(2))
+    first, second = (final_model(_pictures("sequential", device))[0] for _ in range(2))
     if torch.equal(first, second):
         return "the same bits", True
     return f"other bits, {float((first - second).norm() / first.norm()):.0e} apart", device.type != "cpu"
@@ -220,14 +229,14 @@ def _waits(device: torch.device) -> tuple[str, bool]:
     for executor in ("sequential", "stacked"):
         sim = simulation(find("FedSMOO")(), executor, str(device))
         sim.round()
-        with _counted_waits() as waits:
+        with counted_waits() as waits:
             sim.round()
         counts.append(f"{executor} {len(waits)}")
     return f"FedSMOO: {', '.join(counts)}", True
 
 
 @contextmanager
-def _counted_waits() -> Iterator[list[warnings.WarningMessage]]:
+def counted_waits() -> Iterator[list[warnings.WarningMessage]]:
     """Collect a warning for each time that the host waits for the GPU inside the block."""
     torch.cuda.set_sync_debug_mode("warn")
     try:
@@ -241,7 +250,7 @@ def _counted_waits() -> Iterator[list[warnings.WarningMessage]]:
 def _speed(device: torch.device, model: str, samples: int, batch: int) -> tuple[str, bool]:
     """Measure a client's local step of FedAvg and FedSAM in milliseconds, the shortest of several trials."""
     texts = []
-    for executor in _executors(device):
+    for executor in executors_on(device):
         if executor == "compiled":  # compiling does not pay for convolutions
             continue
         times = [_step_time(find(name)(), executor, device, model, samples, batch) for name in ("FedAvg", "FedSAM")]
