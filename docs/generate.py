@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attacks, privacy, recipe_costs
+from benchmarks import attacks, gpu_page, privacy, recipe_costs
 from benchmarks.growth_figure import read_growth
 from benchmarks.results import Results
 from benchmarks.tables import Table, circumstances, peers_table, target_table, times_table, vectors_table
@@ -52,7 +52,7 @@ def parts() -> dict[str, Mapping[str, str]]:
         "docs/published.md": published_parts(),
         "docs/performance.md": performance_parts(),
         "docs/ranks.md": ranks_parts(),
-        "docs/howto/devices.md": {"gpu lines": gpu_lines_table().markdown()},
+        "docs/howto/devices.md": {"gpu results": gpu_results(), "gpu lines": gpu_lines_table().markdown()},
         "docs/deploy.md": deploy_parts(),
         "docs/durability.md": {"promises": promises_table(), "trials": of_file("trials.json", measured.trials_table)},
         "docs/guards.md": guards_parts(),
@@ -187,6 +187,12 @@ def performance_parts() -> dict[str, str]:
         table = measured.growth_table(read_growth(growth))
         found["growth"] = f"![Cost of a round](growth/growth.svg)\n\n{table.markdown()}"
     return found | {"circumstances": circumstances(results) if results.every else UNMEASURED}
+
+
+def gpu_results() -> str:
+    """Return what was found on a GPU, or that none was there."""
+    file = DOCS / "gpu.json"
+    return gpu_page.page_part(Results.load(file) if file.exists() else None)
 
 
 def ranks_parts() -> dict[str, str]:
