@@ -6,7 +6,6 @@ says otherwise.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -23,6 +22,7 @@ from typing import Any
 from platformdirs import user_cache_path
 
 from .core.errors import InputError, imported_errors, printable
+from .operating_system import HAS_FOLDER_HANDLES, NO_WAITING, flush_file, flush_folder, lock, open_no_link
 
 TEXT = 64 * 2**20  # largest TOML or JSON file that is read, in bytes; usual files have some kilobytes
 GROWTH = 2**20  # bytes by which a file may grow while it is opened
@@ -62,11 +62,9 @@ def write_atomically(path: Path, write: Callable[[Path], object], private: bool 
     temporary = path.with_name(f".tmp-fedflat-{secrets.token_hex(8)}{path.suffix}")
     with system_errors(path, "written"):
         try:
-            os.close(
-                os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE if private else PUBLIC)
-            )
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE if private else PUBLIC))
             write(temporary)
-            _flush(temporary, os.O_RDONLY)
+            flush_file(temporary)
             os.replace(temporary, path)
             flush_folder(path.parent)
         finally:
@@ -95,17 +93,9 @@ def create_folder(path: Path, mode: int = FOLDER) -> None:
                 flush_folder(folder.parent)
 
 
-def flush_folder(folder: Path) -> None:
-    """Sync a folder, so that new names in it survive a power failure. Raises OSError."""
-    _flush(folder, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def _flush(path: Path, flags: int) -> None:
-    handle = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def write_text(path: Path, text: str, private: bool = False) -> None:
+    """Write a file of UTF-8 text as `write_atomically` does; lines end in a line feed on every system."""
+    write_atomically(path, lambda temporary: temporary.write_bytes(text.encode()), private)
 
 
 def sweep(folder: Path) -> None:
@@ -124,31 +114,31 @@ def temporary_folder(prefix: str, parent: Path) -> Iterator[Path]:
     """Make a folder in `parent` that its owner alone can read, and remove it at the end of the block.
 
     Its name is `prefix` and a random part. First, folders with this prefix whose lock no process holds are removed:
-    killed processes left them behind.
+    killed processes left them behind. Where folders cannot be locked (Windows) they stay.
     Raises InputError if no folder can be made.
     """
     with system_errors(parent, "written"):
-        for path in parent.glob(f"{prefix}*"):
+        for path in parent.glob(f"{prefix}*") if HAS_FOLDER_HANDLES else ():
             _remove_abandoned(path)
-        handle = None
-        while handle is None:  # before it is locked, another process may remove it as abandoned
-            path = Path(mkdtemp(prefix=prefix, dir=parent))
-            handle = _locked_folder(path)
+        path = Path(mkdtemp(prefix=prefix, dir=parent))
+        while (handle := _locked_folder(path)) is None and HAS_FOLDER_HANDLES:
+            path = Path(mkdtemp(prefix=prefix, dir=parent))  # another process has removed the first as abandoned
     try:
         yield path
     finally:
         rmtree(path, ignore_errors=True)
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
 
 
 def _locked_folder(path: Path) -> int | None:
-    """Open the folder and lock it for as long as the handle is open; return None if another process holds the lock."""
+    """Open the folder and lock it for as long as the handle is open; return None if that is not possible now."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        handle = open_no_link(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     except OSError:  # it is gone, or another user's
         return None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(handle)
         if path.exists():  # else another process has removed it as abandoned
             return handle
     except OSError:  # another process holds the lock
@@ -173,10 +163,10 @@ def locked(path: Path, busy: str) -> Iterator[None]:
     InputError with the message `busy` if another process holds the lock.
     """
     with system_errors(path, "locked"):
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PUBLIC)
+        handle = open_no_link(path, os.O_RDWR | os.O_CREAT, PUBLIC)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(handle)
         except OSError as error:
             raise InputError(busy) from error
         yield
@@ -199,7 +189,7 @@ def writing(folder: Path, busy: str) -> Iterator[None]:
 def read_bytes(path: Path, most: int = TEXT) -> bytes:
     """Read a regular file of at most `most` bytes. Raises InputError."""
     with system_errors(path, "read"):
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe is refused, not waited for
+        handle = os.open(path, os.O_RDONLY | NO_WAITING)  # a pipe is refused, not waited for
         with os.fdopen(handle, "rb") as file:
             facts = os.fstat(handle)
             if not stat.S_ISREG(facts.st_mode):

@@ -6,7 +6,6 @@ Texts may come from users, files and networks: none is read as rich's markup, an
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,6 +36,7 @@ WIDE = 190  # characters of a line in a file or a pipe
 FAILED = 1  # the work failed
 REFUSED = 2  # the input or the system does not allow the work; also for usage errors
 STOPPED = 130  # by a second Ctrl-C
+READER_ENDED = 128 + 13  # SIGPIPE, which Windows has not
 FAILURES = (
     NonFiniteError,
     "fedflat.engine.ranks:RankError",
@@ -113,7 +113,7 @@ def end_silently() -> NoReturn:
     """End the program silently with the exit code of SIGPIPE: the reader of its output, such as `head`, has ended."""
     with suppress(OSError, ValueError):  # a stream without a file has nothing to flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(128 + signal.SIGPIPE)
+    sys.exit(READER_ENDED)
 
 
 class Described(ProgressColumn):

@@ -17,6 +17,7 @@ from ..core.errors import InputError, MissingPackageError, shortened
 from ..core.object_references import allow_code
 from ..experiments.interrupt import Interrupted, signals_handled_by
 from ..federation.terms import SETTINGS, key_of
+from ..operating_system import refuse_on_windows
 from ..reports.text_table import literal
 from .console import Console
 from .flag_names import SettingsCommand, check_flags
@@ -330,7 +331,11 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _flower_imports() -> Iterator[None]:
-    """Raise MissingPackageError if an import inside the block needs a missing package of the extra flower."""
+    """Raise MissingPackageError if an import inside the block needs a missing package of the extra flower.
+
+    Raises InputError on Windows.
+    """
+    refuse_on_windows("flower", "federations", "`fedflat run` simulates one")
     try:
         yield
     except ModuleNotFoundError as error:

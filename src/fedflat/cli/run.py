@@ -14,6 +14,7 @@ import typer
 
 from ..core.errors import InputError, is_first_rank
 from ..core.object_references import allow_code
+from ..operating_system import refuse_on_windows
 from .console import Console
 from .flag_names import check_flags
 
@@ -151,6 +152,7 @@ def _launch(number: int, restarts: int, grace: int, words: Sequence[str]) -> Non
     from ..experiments.interrupt import signals_restored
     from ..files import temporary_folder
 
+    refuse_on_windows(f"--ranks {number}", "ranks", "leave out --ranks")
     for name, value, least in (("--ranks", number, 1), ("--max-restarts", restarts, 0), ("--grace", grace, 0)):
         if value < least:
             raise InputError(f"{name} {value} must be at least {least}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,7 +20,8 @@ from numpy.lib.format import open_memmap
 from numpy.typing import DTypeLike, NDArray
 
 from ..core.errors import InputError
-from ..files import cache_folder, create_folder, flush_folder, read_json, system_errors, write_atomically
+from ..files import cache_folder, create_folder, read_json, system_errors, write_text
+from ..operating_system import flush_file, flush_folder, lock, open_no_link
 from .readers.untrusted_files import open_regular
 
 FORMAT = 2
@@ -88,7 +88,10 @@ class Writer:
     def finish(self, sources: SourceFiles) -> None:
         """Write the description: checksums, metadata and source files. After this the entry is complete and on disk."""
         with _writing(self._folder.parent):
-            sums = {path.name: _checksum(path, flush=True) for path in sorted(self._folder.glob("*.npy"))}
+            paths = sorted(self._folder.glob("*.npy"))
+            for path in paths:
+                flush_file(path)
+            sums = {path.name: _checksum(path) for path in paths}
             made_from = {"files": sources.files, "content": sources.content}
             if SourceFiles(sources.folder, sources.paths).files != sources.files:  # parts of both versions may be read
                 raise InputError(f"data folder {sources.folder}: its files changed while they were read; start again")
@@ -128,8 +131,7 @@ def entry(name: str, sources: SourceFiles, build: Callable[[Writer], None]) -> E
     from the same contents is used even if modification times differ; an entry from other contents is replaced.
     """
     folder = cache_folder() / name
-    found = open_entry(folder)
-    if found is not None and found.is_of(sources):
+    if found := _current(folder, sources):
         _record_times(found, sources)
         return found
     with _writing(folder.parent):
@@ -137,13 +139,19 @@ def entry(name: str, sources: SourceFiles, build: Callable[[Writer], None]) -> E
     with _locked(folder) as is_held:
         if is_held:
             _remove_leftovers(folder)
-        found = open_entry(folder)
-        if found is None or not found.is_of(sources):  # no other process made it before the lock was free
+        found = _current(folder, sources)
+        if found is None:  # no other process made it before the lock was free
             _make(folder, sources, build)
             found = open_entry(folder)
     if found is None:
         raise InputError(f"cache folder {folder} cannot be read back")
     return found
+
+
+def _current(folder: Path, sources: SourceFiles) -> Entry | None:
+    """Return the entry in `folder` if it was made from `sources`; another one is not kept open, as Windows needs."""
+    found = open_entry(folder)
+    return found if found is not None and found.is_of(sources) else None
 
 
 def open_entry(folder: Path) -> Entry | None:
@@ -206,7 +214,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
 def _write_description(folder: Path, description: dict[str, Any]) -> None:
     """Write the description of an entry with its own checksum."""
     text = json.dumps(description | {"sum": _checksum_of(description)})
-    write_atomically(folder / DESCRIPTION, lambda path: path.write_text(text))
+    write_text(folder / DESCRIPTION, text)
 
 
 def _record_times(found: Entry, sources: SourceFiles) -> None:
@@ -243,8 +251,7 @@ def _replace(temporary: Path, folder: Path, sources: SourceFiles) -> None:
     """
     old = folder.with_name(f".tmp-fedflat-{folder.name}-{secrets.token_hex(8)}")
     if folder.exists():
-        found = open_entry(folder)
-        if found is not None and found.is_of(sources):
+        if _current(folder, sources):
             return
         folder.rename(old)
     try:
@@ -271,18 +278,18 @@ def _unfinished(path: Path) -> str | None:
 
 
 @contextmanager
-def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, operation: int = fcntl.LOCK_EX) -> Iterator[bool]:
+def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, wait: bool = True) -> Iterator[bool]:
     """Hold the lock of an entry while the block runs, so that one process makes the entry and other processes wait.
 
-    Yields False if the lock is not held: the file system has no locks, or, with LOCK_NB, another process has this lock.
+    Yields False if the lock is not held: the file system has no locks, or, without `wait`, another process has it.
     """
     with _writing(folder.parent):
         path = folder.with_name(f".{folder.name}.lock")
-        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        handle = open_no_link(path, flags, 0o666)
     with os.fdopen(handle):
         is_held = False
         with suppress(OSError):
-            fcntl.flock(handle, operation)
+            lock(handle, wait)
             is_held = True
         yield is_held
 
@@ -290,7 +297,7 @@ def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, operation: int = 
 def _is_locked(folder: Path) -> bool:
     """Return whether another process holds the lock of an entry, as far as the file system can tell."""
     try:
-        with _locked(folder, os.O_RDONLY, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_held:
+        with _locked(folder, os.O_RDONLY, wait=False) as is_held:
             return not is_held
     except InputError:  # the entry has no lock file that can be read
         return False
@@ -305,11 +312,9 @@ def _writing(folder: Path) -> Iterator[None]:
         raise InputError(f"cache folder {folder} cannot be written: {error.strerror}; set FEDFLAT_CACHE") from error
 
 
-def _checksum(path: Path, flush: bool = False) -> str:
-    """Return the SHA-256 of a file; with `flush`, wait until its content is on disk."""
+def _checksum(path: Path) -> str:
+    """Return the SHA-256 of a file."""
     with open_regular(path) as file:
-        if flush:
-            os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 

@@ -10,7 +10,6 @@ does not catch, or end the process. The program reads texts as JSON, one per lin
 from __future__ import annotations
 
 import json
-import resource
 import sys
 from contextlib import suppress
 from itertools import islice
@@ -27,7 +26,9 @@ NO_TOKENIZER = 3  # exit code for a file that is no tokenizer
 def main(path: str, length: int, padding: int, memory: int, parent: int) -> None:
     """Encode the texts of stdin. Exits with NO_TOKENIZER, or with 1 if a text cannot be encoded."""
     end_with(parent)
-    with suppress(ValueError, OSError):  # of a system without this limit, or with a lower one
+    with suppress(ImportError, ValueError, OSError):  # of a system without this limit, or with a lower one
+        import resource  # which Windows lacks
+
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     from tokenizers import Tokenizer  # after the limit, as its threads are
 

@@ -6,11 +6,8 @@ records that the server receives; then every rank computes the next server state
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +24,8 @@ from torch import Tensor
 
 from ..core.errors import InputError, NonFiniteError
 from ..data.types import Index
+from ..operating_system import refuse_on_windows
+from ..parent_process import end_with
 from ..rounds.aggregation import RunningMean
 from ..rounds.checkpoint import DamagedError, Stream
 from . import local_ranks
@@ -216,7 +215,8 @@ def joined(patience: float = PATIENCE) -> Iterator[Ranks]:
     if not is_launched():
         yield ALONE
         return
-    _end_with_agent()
+    refuse_on_windows("torchrun", "ranks", "run without it")
+    end_with(os.getppid())  # torchrun; ranks would outlive a killed one
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
@@ -271,13 +271,3 @@ def _connection_errors() -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         first = str(error).splitlines()[0].strip()
         raise RankError(f"rank {os.environ['RANK']} has lost the others: {first}") from error
-
-
-def _end_with_agent() -> None:
-    """Let the system kill this process when torchrun ends; otherwise, ranks would outlive a killed torchrun."""
-    if sys.platform != "linux":
-        return
-    agent = os.getppid()
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != agent:  # it has ended just now
-        os._exit(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 import tempfile
@@ -16,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..core.errors import InputError
-from ..files import flush_folder
+from ..operating_system import flush_folder, lock, open_no_link
 from ..rounds.checkpoint import AT_ONCE, KEPT, DamagedError
 
 Slots = NDArray[np.int32]  # (c,)
@@ -58,6 +57,7 @@ class SlotFile:
     @classmethod
     def anonymous(cls, slot_bytes: int) -> SlotFile:
         """Make a file without a name in the temporary folder; closing it, or the end of the process, frees it."""
+        _refuse_on_windows()
         name = f"a temporary file in {tempfile.gettempdir()}"
         with _system_errors(name, "made"), tempfile.TemporaryFile() as file:
             opened = cls(os.dup(file.fileno()), name, slot_bytes, (), None)
@@ -181,15 +181,16 @@ class SlotFile:
 
     @classmethod
     def _open(cls, folder: Path, slot_bytes: int, keys: Sequence[bytes], flags: int) -> SlotFile:
+        _refuse_on_windows()
         kind = InputError if flags & os.O_CREAT else DamagedError
         with _system_errors(path := str(folder / NAME), "opened", kind):
-            handle = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)  # gradients could be guessed from it
+            handle = open_no_link(path, flags, 0o600)  # gradients could be guessed from it
             return cls(handle, path, slot_bytes, keys, folder)
 
     def _lock(self) -> None:
         """Lock the file for writing; the system releases the lock when the process ends."""
         try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._handle)
         except OSError as error:
             raise InputError(f"{self.name} is being written by another simulation") from error
         self.writable = True
@@ -250,6 +251,12 @@ class SlotFile:
                 if not done:
                     raise OSError(0, "it ends too early")
                 part, offset = part[done:], offset + done
+
+
+def _refuse_on_windows() -> None:
+    """Raise InputError on a system whose files cannot be read and written at a position, by several threads."""
+    if not hasattr(os, "preadv"):
+        raise InputError("client records in a file are not offered on Windows; set a larger store_megabytes")
 
 
 def digests_of(content: Content) -> Digests:

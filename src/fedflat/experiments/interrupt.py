@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+ENDING_SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]  # Windows lacks the last two
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error: the user asked for it)

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from ..core.errors import InputError
+from ..operating_system import IS_POSIX, refuse_on_windows
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -19,7 +20,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 class Jobs:
     """How many runs are carried out at a time, each in a process of its own."""
 
-    # "auto": on the CPU the number of torch's threads; on GPUs the number of GPUs times `per_gpu`.
+    # "auto": on the CPU the number of torch's threads; on GPUs the number of GPUs times `per_gpu`; on Windows 1.
     number: int | Literal["auto"] = 1
     per_gpu: int = 1  # runs at a time that share a GPU
 
@@ -32,13 +33,15 @@ class Jobs:
     def count(self, device: str, runs: int) -> int:
         """Return how many of `runs` on `device` are carried out at a time.
 
-        Raises InputError if more than `per_gpu` runs would have to share a GPU.
+        Raises InputError if more than `per_gpu` runs would have to share a GPU, and for several runs on Windows.
         """
         gpus = gpus_of_jobs(device)
         if self.number == "auto":
             most = len(gpus) * self.per_gpu if gpus else torch.get_num_threads() if is_cpu(device) else 1
-            return min(runs, most)
+            return min(runs, most if IS_POSIX else 1)
         number = min(self.number, runs)
+        if number > 1:
+            refuse_on_windows(f"--jobs {self.number}", "worker processes", "leave out --jobs")
         if gpus and number > len(gpus) * self.per_gpu:
             raise InputError(
                 f"--jobs {self.number}: {number} runs at a time on {len(gpus)} GPU(s), with --jobs-per-gpu "

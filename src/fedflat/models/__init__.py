@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import wraps
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import InputError, first_line, shortened
 from ..core.object_references import ExtensionPoint, find_outside, installed, is_outside, is_reference, resolved
 from ..core.registry import known_names, matching, module_names, suggestion
+from ..operating_system import memory_size
 from .blocks.fetched import fetch as fetch
 
 if TYPE_CHECKING:  # names are listed without torch
@@ -139,6 +139,6 @@ def _check_size(make: Callable[[], nn.Module]) -> None:
     """Raise RuntimeError if the parameters do not fit in memory: the system would kill a process that builds them."""
     with _without_memory():
         needed = sum(p.numel() * p.element_size() for p in make().parameters())
-    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    present = memory_size()
     if needed > present:
         raise RuntimeError(f"its parameters have {needed / 1e9:,.0f} GB, the memory has {present / 1e9:,.0f} GB")

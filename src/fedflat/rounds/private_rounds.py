@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -20,7 +19,8 @@ from ..core.errors import InputError
 from ..core.method import Context, Method
 from ..core.wrapper import label_of
 from ..data.types import Index
-from ..files import PRIVATE, flush_folder, read_bytes, system_errors
+from ..files import PRIVATE, read_bytes, system_errors
+from ..operating_system import flush_folder, lock, open_no_link
 from .accountant import Neighbours, Privacy, epsilon, noise_for
 from .checkpoint import DamagedError
 from .cost import full_passes_per_round, gradients_per_step
@@ -269,9 +269,9 @@ def add_to_log(path: Path, releases: frozenset[Release]) -> frozenset[Release]:
     The file is created if it is missing, and only its owner can read it. Raises InputError if it cannot be written.
     """
     with system_errors(path, "written"):
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE)
+        handle = open_no_link(path, os.O_RDWR | os.O_CREAT, PRIVATE)
         with os.fdopen(handle, "r+b") as file:
-            fcntl.flock(handle, fcntl.LOCK_EX)  # until it is closed: another process may continue the same state
+            lock(handle, wait=True)  # until it is closed: another process may continue the same state
             complete = _complete_lines(file.read())
             known = _releases(complete, path)
             file.seek(len(complete))

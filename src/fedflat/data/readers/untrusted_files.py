@@ -20,6 +20,7 @@ from typing import IO
 
 from ...core.errors import InputError, imported_errors, printable
 from ...files import read_bytes, system_errors
+from ...operating_system import NO_WAITING
 
 # Limits on the sizes that a data file may claim. Real data sets stay far below every limit; a file above one is refused
 # by name before memory is allocated.
@@ -102,7 +103,7 @@ def listed(names: Iterable[str]) -> str:
 def open_regular(path: Path) -> Iterator[IO[bytes]]:
     """Open a regular file for reading. Raises InputError for anything else; a pipe is refused without waiting."""
     with system_errors(path, "read"):
-        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+        file = os.fdopen(os.open(path, os.O_RDONLY | NO_WAITING), "rb")
     with file:
         expect(stat.S_ISREG(os.fstat(file.fileno()).st_mode), str(path), "not a file")
         yield file

@@ -73,9 +73,14 @@ def picklable(error: Exception) -> Exception:
 
 
 def _exit_with_parent(descriptor: int) -> None:
-    """Exit when the other end of the connection is closed; the system closes it when the parent ends."""
+    """Exit when the other end of the connection is closed; the system closes it when the parent ends.
+
+    On a system without `poll` this process ends after its task, when it can neither send nor receive.
+    """
+    if not hasattr(select, "poll"):
+        return
     poll = select.poll()
-    poll.register(descriptor, 0)  # only POLLHUP, which is always reported
+    poll.register(descriptor, select.POLLHUP)  # Linux always reports it; other systems need not
     poll.poll()
     os._exit(1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from copy import copy
@@ -18,6 +17,7 @@ from torch import Tensor
 from ...core.errors import InputError
 from ...core.method import Context
 from ...data.types import Index
+from ...operating_system import IS_POSIX, refuse_on_windows
 from ...rounds.executor import Executor
 from ..cohort import ChunkInput, ChunkResult, train_chunk
 from ..shared_memory import BufferLayout, SharedBuffers, SharedMemory, TensorAllocator, join_pickle, split_pickle
@@ -40,11 +40,14 @@ class Workers:
     def __init__(self, executor: Callable[[], Executor], number: int | Literal["auto"], device: torch.device) -> None:
         """Use at most `number` processes; for `auto`, as many as torch's threads, after `WORTH_STARTING` seconds."""
         self._executor, self._auto = executor, number == "auto"
-        possible = device.type == "cpu" and os.name == "posix"
+        possible = device.type == "cpu" and IS_POSIX
         self.number = number if number != "auto" else torch.get_num_threads() if possible else 1
+        if self.number > 1:
+            refuse_on_windows(f"workers = {number}", "worker processes", "set workers = 1")
         if self.number > 1 and not possible:
-            where = f"device = '{device}'" if device.type != "cpu" else "this system"
-            raise InputError(f"workers = {number}: on {where} one process trains all clients; set workers = 1")
+            raise InputError(
+                f"workers = {number}: on device = '{device}' one process trains all clients; set workers = 1"
+            )
         self._seconds = 0.0  # of training in this process
         self._pool: TrainingPool | None = None
 

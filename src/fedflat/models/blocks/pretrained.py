@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from ...core.errors import InputError, MissingPackageError, first_line
 from ...files import read_json
 from ...hub import no_network
+from ...operating_system import memory_size
 
 CONFIG = "config.json"
 MODULES, LAYERS = 20_000, 10_000  # most in a network; the largest published networks have some thousands
@@ -84,7 +84,7 @@ def bounded(size: int) -> Iterator[None]:
     The same holds for more than `MODULES` modules. `transformers` first makes all modules without memory; they are
     counted then.
     """
-    left = {"bytes": min(size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), "modules": MODULES}
+    left = {"bytes": min(size, memory_size()), "modules": MODULES}
 
     def spend(what: str, number: int) -> None:
         left[what] -= number
