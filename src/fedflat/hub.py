@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .core.errors import InputError, first_line, printable
-from .files import make_folder, read_json, write_atomically
+from .files import make_folder, read_json, write_text
 
 PIN = "hub.json"  # in a folder: the repository whose files are there, and their commit
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -37,7 +37,7 @@ def pin(folder: Path, repository: str, commit: str) -> None:
     """Record in `folder` which commit of `repository` was fetched."""
     text = json.dumps({"repository": repository, "revision": commit}, indent=2)
     make_folder(folder)
-    write_atomically(folder / PIN, lambda path: path.write_text(f"{text}\n"))
+    write_text(folder / PIN, f"{text}\n")
 
 
 def commit_of(kind: Literal["dataset", "model"], repository: str, revision: str | None) -> str:

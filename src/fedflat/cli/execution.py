@@ -25,7 +25,7 @@ from ..experiments.runner import together
 from ..experiments.spec import Experiment, RunSpec, StudySpec
 from ..experiments.studies import ONE, extend_run, extend_study, with_rounds
 from ..experiments.tracking import TrackingObserver
-from ..files import write_atomically
+from ..files import write_atomically, write_text
 from ..metrics.protocols import long_mean
 from .console import Console
 from .progress import watcher
@@ -202,7 +202,7 @@ def show(console: Console, chapters: Sequence[Chapter], folder: Path, title: str
         table = chapter.comparison.table()
         write_atomically(folder / f"comparison{suffix}.parquet", partial(pq.write_table, table))
         text = json.dumps(table.to_pylist(), indent=2) + "\n"
-        write_atomically(folder / f"comparison{suffix}.json", partial(Path.write_text, data=text))
+        write_text(folder / f"comparison{suffix}.json", text)
         if chapter.title:
             console.say(chapter.title, style="bold")
         console.show(*tables(chapter.comparison))

@@ -149,9 +149,9 @@ def new(kind: KindArgument, name: NameArgument) -> None:
         if Path(file).exists():
             raise InputError(f"{file} exists already; choose another name")
     for file, template in written.items():
-        text = files("fedflat.templates").joinpath(template).read_text()
+        text = files("fedflat.templates").joinpath(template).read_text(encoding="utf-8")
         text = re.sub(rf"\b(from |fedflat .*?){kind}(\.py:| import )", rf"\g<1>{name}\2", text)
-        Path(file).write_text(re.sub(rf"\b{example}\b", own, text))
+        Path(file).write_text(re.sub(rf"\b{example}\b", own, text), encoding="utf-8")
     tests = [*([] if find_spec("pytest") else ["pip install pytest"]), f"pytest test_{name}.py"]
     steps = [*tests, *commands.format(file=f"{name}.py", name=own).split("\n")]
     Console().say(f"wrote {' and '.join(written)}; both work unchanged:", *(f"  {step}" for step in steps))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -141,7 +140,7 @@ def best(
     """
     from ..experiments.studies import stored_study
     from ..experiments.tuning import choices, chosen_study
-    from ..files import write_atomically
+    from ..files import write_text
 
     console, (spec, runs) = Console(), stored_study(folder)
     missing = len(spec.runs()) - len(runs)
@@ -156,7 +155,7 @@ def best(
         own = [ranking for ranking in rankings if ranking.problem == problem]
         console.show(_best_table(own))
         if paths:
-            write_atomically(paths[number], partial(Path.write_text, data=chosen_study(own).to_toml()))
+            write_text(paths[number], chosen_study(own).to_toml())
             console.say(f"study of the best settings{f' for {problem}' if problem else ''}: {paths[number]}")
     if len(paths) > 1:
         console.say(

@@ -69,7 +69,7 @@ def write_json(checksums: Checksums, name: str, content: object) -> None:
 
 def write_text(checksums: Checksums, name: str, text: str) -> None:
     """Write a text file that ends with a line feed."""
-    checksums.write(name, lambda path: path.write_text(text + "\n"))
+    checksums.write(name, lambda path: path.write_bytes(f"{text}\n".encode()))
 
 
 @dataclass(frozen=True, repr=False)

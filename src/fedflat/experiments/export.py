@@ -28,7 +28,7 @@ from ..data.readers.pictures import decode_pictures
 from ..data.readers.untrusted_files import MAX_ENCODED_BYTES, MAX_FILE_BYTES, read_regular
 from ..data.sample_kind import SampleKind
 from ..engine.evaluation import classes_of
-from ..files import make_folder, read_text, write_atomically
+from ..files import make_folder, read_text, write_atomically, write_text
 from .csv_text import csv_line
 from .run_directory import StoredRun
 
@@ -61,7 +61,7 @@ def export(run: StoredRun, folder: Path) -> list[str]:
     built = f"fedflat.models.build({initial.model!r}, classes={initial.classes}, shape={initial.shape}{options})"
     if network is not None and hasattr(network.base_model.model, "base_model_prefix"):
         built += ".network"
-    write_atomically(folder / SNIPPET, lambda path: path.write_text(snippet.format(built=built)))
+    write_text(folder / SNIPPET, snippet.format(built=built))
     return [*names, SNIPPET]
 
 

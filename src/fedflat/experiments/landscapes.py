@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..core.progress import Progress, Steps
 from ..data.types import Index
-from ..files import write_atomically
+from ..files import write_text
 from ..metrics.features import FeatureMap, feature_map
 from ..metrics.flatness.subject import MAX_SAMPLES, Subject
 from ..metrics.flatness.surface import Surface, grid, losses_on, marks_on, plane_through, random_plane, spanned
@@ -119,8 +119,8 @@ def compute(tasks: Sequence[SurfaceTask[Any]], progress: Progress) -> Iterator[C
 
 def write_index(computed: Sequence[Computed], folder: Path) -> None:
     """Write landscape.json: what each picture shows, and its file. Raises InputError if it cannot be written."""
-    about = [one.picture.about() | {"file": str(one.task.path.relative_to(folder))} for one in computed]
-    write_atomically(folder / "landscape.json", lambda file: file.write_text(json.dumps(about, indent=2) + "\n"))
+    about = [one.picture.about() | {"file": one.task.path.relative_to(folder).as_posix()} for one in computed]
+    write_text(folder / "landscape.json", json.dumps(about, indent=2) + "\n")
 
 
 def title_of(runs: Sequence[ShownRun]) -> str:

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from ..core.errors import InputError
-from ..files import read_json
+from ..files import read_json, read_text
 from ..rounds.checksums import Checksums
 from .csv_text import csv_line
 from .run_directory import RunDirectory
@@ -82,14 +82,14 @@ class Ledger:
     def write(self, entries: Sequence[Tried]) -> None:
         """Write ledger.json and curves.csv."""
         text = json.dumps([asdict(one) for one in entries], indent=1) + "\n"
-        self.checksums.write(LEDGER, partial(Path.write_text, data=text))
+        self.checksums.write(LEDGER, partial(Path.write_bytes, data=text.encode()))
         self.write_curves(entries)
 
     def write_curves(self, entries: Sequence[Tried]) -> None:
         """Write curves.csv if its content changed: a row for each configuration, seed and evaluation."""
         text = self.curves_text(entries)
-        if self.checksums.problem(CURVES) or (self.path / CURVES).read_text() != text:
-            self.checksums.write(CURVES, partial(Path.write_text, data=text))
+        if self.checksums.problem(CURVES) or read_text(self.path / CURVES) != text:
+            self.checksums.write(CURVES, partial(Path.write_bytes, data=text.encode()))
 
     def curves_text(self, entries: Sequence[Tried]) -> str:
         """Return the content of curves.csv."""

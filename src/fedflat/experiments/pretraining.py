@@ -13,7 +13,7 @@ from ..core.errors import InputError, MissingPackageError
 from ..core.progress import Progress, no_progress
 from ..data import load
 from ..data.conversion import PADDING, UNKNOWN, WORD
-from ..files import make_folder, temporary_folder, write_atomically
+from ..files import make_folder, temporary_folder, write_text
 from ..models.blocks.pretrained import library, quiet
 from ..models.transformer import NAME, TOKENIZER, TextScores
 
@@ -99,7 +99,7 @@ def _write_tokenizer(words: tuple[str, ...], path: Path) -> None:
     made.normalizer = normalizers.Lowercase()
     made.pre_tokenizer = pre_tokenizers.Split(Regex(WORD.pattern), behavior="removed", invert=True)
     made.post_processor = processors.TemplateProcessing(single=f"{FIRST} $A", special_tokens=[(FIRST, numbers[FIRST])])
-    write_atomically(path, lambda temporary: temporary.write_text(made.to_str()))
+    write_text(path, made.to_str())
 
 
 def _half(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:

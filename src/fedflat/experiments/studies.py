@@ -183,7 +183,7 @@ def check_study_folder(spec: StudySpec, path: Path) -> None:
 def write_study(spec: StudySpec, path: Path) -> None:
     """Write a study's configuration. Raises InputError if it cannot be written."""
     make_folder(path)
-    Checksums(path, required=True).write("study.toml", lambda file: file.write_text(spec.to_toml()))
+    Checksums(path, required=True).write("study.toml", lambda file: file.write_bytes(spec.to_toml().encode()))
 
 
 def load_study(path: Path) -> StudySpec:

@@ -92,7 +92,7 @@ def tune(
         ledger.write_curves(entries)
         found = result(spec, entries)
         text = winning_study(spec, found).to_toml()
-        ledger.checksums.write(WINNERS, partial(Path.write_text, data=text))
+        ledger.checksums.write(WINNERS, partial(Path.write_bytes, data=text.encode()))
     return found
 
 
@@ -151,7 +151,7 @@ def _writing(spec: TuningSpec, path: Path) -> Iterator[None]:
                 raise InputError(
                     f"--out {path} holds another search: {found}; choose another folder with --out, or remove this one"
                 )
-        checksums.write(SETTINGS, partial(Path.write_text, data=spec.to_toml()))
+        checksums.write(SETTINGS, partial(Path.write_bytes, data=spec.to_toml().encode()))
         yield
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from ..engine.problem import BF16
 from ..experiments.recipe import Published
 from ..experiments.settings_tables import identities, labels
 from ..experiments.statistics import mean_estimate, paired_difference
-from ..files import write_atomically
+from ..files import write_text
 from ..methods import plain
 from ..metrics.protocols import Protocol, long_mean
 from ..rounds.settings import settings_key
@@ -73,7 +72,7 @@ class Comparison(ComparisonData):
         text = tables.csv_text(self)
         if path is None:
             return text
-        write_atomically(Path(path), partial(Path.write_text, data=text))
+        write_text(Path(path), text)
         return Path(path)
 
     def to_latex(self, columns: Sequence[str] | None = None) -> str:

@@ -21,7 +21,7 @@ from ..federation.flower.directory import MODEL, RESULT, STUDY, FederationDirect
 from ..federation.flower.ejections import Ejections
 from ..federation.flower.event_log import read_events
 from ..federation.membership import Membership
-from ..files import make_folder, write_atomically
+from ..files import make_folder, write_text
 from ..rounds.settings import flattened
 from .figures import COLOURS, INK, INLINE, PANEL, inline
 from .tables import environment
@@ -189,7 +189,7 @@ def write_federation_page(data: FederationData, folder: Path) -> Path:
     )  # fmt: skip
     make_folder(folder)
     path = folder / FILE
-    write_atomically(path, lambda file: file.write_text(text))
+    write_text(path, text)
     return path
 
 

@@ -36,7 +36,7 @@ Row = Sequence[str]
 @cache
 def listing() -> dict[str, Any]:
     """Return the content of `listing.json`."""
-    content: dict[str, Any] = json.loads(FILE.read_text())
+    content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return content
 
 

@@ -13,7 +13,7 @@ from ..core.errors import InputError, printable
 from ..core.task import CROSS_ENTROPY
 from ..data.partition_statistics import PartitionStatistics
 from ..experiments.run_directory import StoredRun
-from ..files import make_folder, read_bytes, read_json, write_atomically
+from ..files import make_folder, read_bytes, read_json, write_text
 from ..methods import all_methods
 from ..rounds.cost import compared_messages
 from ..rounds.segments import versions
@@ -71,7 +71,7 @@ def write_page(chapters: Sequence[Chapter], path: Path, title: str | None = None
         )
     )
     make_folder(path.parent)
-    write_atomically(path, lambda file: file.write_text(text))
+    write_text(path, text)
     return path
 
 

@@ -16,7 +16,7 @@ from ..experiments.budget import Budget, budget_of_runs, speed_of, total
 from ..experiments.recipe import Cell, Recipe
 from ..experiments.spec import StudySpec
 from ..experiments.study_plan import PlannedRun, seconds_of
-from ..files import make_folder, write_atomically
+from ..files import make_folder, write_text
 from .published import line_of
 from .text_table import NOTHING, text_table
 
@@ -170,12 +170,12 @@ def write_partition_map(data: FederatedData, path: Path) -> Path:
     from .figures import partition_map  # here, because drawing needs matplotlib
 
     svg = partition_map(data.counts(), f"{data.name}, {data.partition}")
-    write_atomically(path, lambda file: file.write_text(svg))
+    write_text(path, svg)
     return path
 
 
 def write_partition(data: FederatedData, lines: list[str], folder: Path) -> Path:
     """Write `lines` to facts.txt and the heat map to partition.svg in `folder`; returns the path of the map."""
     make_folder(folder)
-    write_atomically(folder / "facts.txt", lambda file: file.write_text("\n".join([*lines, ""])))
+    write_text(folder / "facts.txt", "\n".join([*lines, ""]))
     return write_partition_map(data, folder / "partition.svg")

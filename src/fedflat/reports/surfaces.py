@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize, to_hex
 from matplotlib.figure import Figure
 
-from ..files import make_folder, write_atomically
+from ..files import make_folder, write_text
 from ..metrics.features import FeatureMap
 from ..metrics.flatness.surface import Numbers, Surface
 from .figures import COLOURS, DASHES, STYLE, set_logarithmic, svg
@@ -161,7 +160,7 @@ def write_landscape(
     files = {f"{name}.svg": figure for name, figure in figures.items()} | {"landscape.html": page}
     make_folder(folder)
     for name, text in files.items():
-        write_atomically(folder / name, partial(Path.write_text, data=text))
+        write_text(folder / name, text)
     return folder / "landscape.html"
 
 

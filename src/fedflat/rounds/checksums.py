@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
-from ..files import TEMPORARY, TEXT, parsed, read_json, read_text, system_errors, write_atomically
+from ..files import TEMPORARY, TEXT, parsed, read_json, read_text, system_errors, write_atomically, write_text
 
 FILE = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
@@ -94,7 +94,7 @@ class Checksums:
 
     def _write(self, known: dict[str, set[str]]) -> None:
         lines = [f"{digest}  {name}\n" for name in sorted(known) for digest in sorted(known[name])]
-        write_atomically(self.folder / FILE, lambda path: path.write_text("".join(lines)))
+        write_text(self.folder / FILE, "".join(lines))
 
 
 def check_listed(path: Path) -> None:
@@ -123,7 +123,7 @@ CONTENT, SHA256 = "content", "sha256"
 def write_checked(path: Path, content: Any, private: bool = False) -> None:
     """Write the JSON-able `content` atomically, or raise InputError; only the owner can read a `private` file."""
     text = json.dumps({CONTENT: content, SHA256: _digest(content)}, indent=2) + "\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text), private)
+    write_text(path, text, private)
 
 
 def read_checked(path: Path, most: int = TEXT) -> Any:

@@ -8,12 +8,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ...core.errors import InputError
-from ...files import read_text, system_errors, write_atomically
+from ...files import read_text, system_errors, write_text
 from ...rounds.checksums import digest_of, read_checked, write_checked
 from ...rounds.settings import flattened
 from ..csv_text import csv_line
@@ -112,13 +111,13 @@ class CsvTracker(Tracker):
         if new or not self.next_step:
             self._rewrite([*self.columns, *new], row)
         else:
-            with system_errors(self.path, "written"), self.path.open("a", newline="") as file:
+            with system_errors(self.path, "written"), self.path.open("a", newline="", encoding="utf-8") as file:
                 file.write(csv_line(row.get(name) for name in self.columns))
         self.next_step += 1
 
     def finish(self, summary: Mapping[str, float]) -> None:
         folder, text = self.run.directory.path, "name,value\n" + "".join(map(csv_line, summary.items()))
-        write_atomically(folder / SUMMARY, partial(Path.write_text, data=text, newline=""))
+        write_text(folder / SUMMARY, text)
         self.run.keep(TOOL, {name: digest_of(folder / name) for name in (METRICS, SUMMARY)})
 
     def _rewrite(self, columns: list[str], row: Mapping[str, float]) -> None:
@@ -126,7 +125,7 @@ class CsvTracker(Tracker):
         old = read_text(self.path, MOST).splitlines()[1:] if self.next_step else []
         more = "," * (len(columns) - len(self.columns))
         table = [csv_line(columns), *(f"{line}{more}\n" for line in old), csv_line(row.get(name) for name in columns)]
-        write_atomically(self.path, partial(Path.write_text, data="".join(table), newline=""))
+        write_text(self.path, "".join(table))
         self.columns = columns
 
 

@@ -122,7 +122,7 @@ class FederationDirectory:
         self.refuse_other(study)
         with RunDirectory(self.path).writing():
             self.refuse_other(study)
-            self.checksums.write(STUDY, lambda path: path.write_text(study.spec.to_toml()))
+            self.checksums.write(STUDY, lambda path: path.write_bytes(study.spec.to_toml().encode()))
             yield
 
     def save(self, server: FederatedServer, log: LogHead, event: Mapping[str, Any]) -> None:
@@ -155,7 +155,7 @@ class FederationDirectory:
         digest = digest_of(file)
         result = {"rounds": server.t, "clients": server.names, "model_sha256": digest, "last_round": server.history[-1],
                   HEAD: asdict(log)}  # fmt: skip
-        self.checksums.write(RESULT, lambda path: path.write_text(json.dumps(result, indent=2) + "\n"))
+        self.checksums.write(RESULT, lambda path: path.write_bytes(f"{json.dumps(result, indent=2)}\n".encode()))
         return digest
 
     def roll_back(self, rounds: int) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import tomli_w
 from ...core.errors import InputError
 from ...core.object_references import file_of, portable
 from ...experiments.spec import RunSpec, with_names
-from ...files import TEMPORARY, read_text, read_toml, system_errors, write_atomically
+from ...files import TEMPORARY, read_text, read_toml, system_errors, write_text
 from .settings import RunSettings
 from .study import FILE, Study, version
 
@@ -90,7 +89,7 @@ def export(spec: RunSpec, settings: RunSettings, folder: Path, replace: bool = F
         with system_errors(folder, "written"):
             (folder / CODE).mkdir(exist_ok=True)
     for name, content in files.items():
-        write_atomically(folder / name, partial(Path.write_text, data=content))
+        write_text(folder / name, content)
 
 
 def _with_code_inside(spec: RunSpec) -> tuple[str, list[Path]]:

@@ -17,7 +17,7 @@ import httpx
 import tomli_w
 
 from ...experiments.spec import RunSpec
-from ...files import locked, system_errors, write_atomically
+from ...files import locked, system_errors, write_text
 from ..flower.directory import FederationDirectory
 from ..flower.event_log import read_events
 from ..flower.export import export
@@ -122,10 +122,10 @@ class LocalFederation:
             connection["insecure"] = True
         for path in (self._secret, self._control_secret):
             secret = secrets.token_hex(32)
-            write_atomically(path, lambda path, secret=secret: path.write_text(secret), private=True)  # type: ignore[misc]
+            write_text(path, secret, private=True)
         log_in(self._address, secret, self.processes.home)
         config = tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: connection}})
-        write_atomically(self.processes.home / "config.toml", lambda path: path.write_text(config), private=True)
+        write_text(self.processes.home / "config.toml", config, private=True)
 
     def start_superlink(self) -> None:
         """Start the SuperLink, and wait until it is ready. Raises FederationError if it does not become ready."""

@@ -6,14 +6,14 @@ from importlib.resources import files
 from pathlib import Path
 
 from ...core.errors import InputError
-from ...files import make_folder, write_atomically
+from ...files import make_folder, write_text
 
 NAMES = ("fedflat-superlink.service", "fedflat-superexec.service", "fedflat-supernode.service")
 
 
 def unit_text(name: str) -> str:
     """Return the text of the unit with this file name."""
-    return (files(__package__) / "units" / name).read_text()
+    return (files(__package__) / "units" / name).read_text(encoding="utf-8")
 
 
 def write_units(folder: Path) -> list[Path]:
@@ -25,5 +25,5 @@ def write_units(folder: Path) -> list[Path]:
     make_folder(folder)
     for path in paths:
         text = unit_text(path.name)
-        write_atomically(path, lambda file, text=text: file.write_text(text))  # type: ignore[misc]
+        write_text(path, text)
     return paths
