@@ -62,7 +62,7 @@ def doctor(
         ),
     ] = None,
 ) -> None:
-    """Print versions, cores, device and the missing packages of each extra; or test training on a device."""
+    """Print versions, cores, device, and what this system does not offer; or test training on a device."""
     if device is None:
         _print_installation()
     else:
@@ -92,12 +92,13 @@ def _try_device(name: str) -> None:
 
 
 def _print_installation() -> None:
-    """Print versions, cores, device and the missing packages of each extra."""
+    """Print versions, cores, device, the missing packages of each extra, and what this system does not offer."""
     import os
     import platform
 
     import torch
 
+    from ..operating_system import not_offered
     from ..rounds.device import device_name
     from ..rounds.segments import versions
 
@@ -112,6 +113,7 @@ def _print_installation() -> None:
     for extra, packages in extras.items():
         missing = [name for name, version in versions(tuple(packages)).items() if version is None]
         lines.append(f"extra {extra:<12} " + (f"lacks {', '.join(missing)}" if missing else "complete"))
+    lines.append(f"not offered {', '.join(not_offered()) or 'nothing: this system has everything'}")
     Console().say(*lines)
 
 

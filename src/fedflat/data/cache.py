@@ -286,7 +286,7 @@ def _locked(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, wait: bool = True
     with _writing(folder.parent):
         path = folder.with_name(f".{folder.name}.lock")
         handle = open_no_link(path, flags, 0o666)
-    with os.fdopen(handle):
+    with os.fdopen(handle, "rb"):
         is_held = False
         with suppress(OSError):
             lock(handle, wait)

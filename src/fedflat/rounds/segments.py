@@ -126,7 +126,7 @@ def commit_of_code() -> str | None:
     command = [git, *settings, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     quiet = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}  # nothing is written to the clone
     try:
-        done = subprocess.run(command, env=quiet, capture_output=True, text=True, timeout=SECONDS, check=False)  # noqa: S603 (all its words are ours)
+        done = subprocess.run(command, env=quiet, capture_output=True, encoding="utf-8", timeout=SECONDS, check=False)  # noqa: S603 (all its words are ours)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None if done.returncode == 0 else None
