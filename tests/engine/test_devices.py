@@ -6,6 +6,7 @@ most `PER_CHUNK`, and a round at most `PER_COHORT` and `PER_ROUND` beside.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from torch import nn
 
 import fedflat as ff
 from fedflat.adapters.lora import Mode
+from fedflat.core.errors import InputError
+from fedflat.core.torch_module import WITHOUT_FLOAT64
 from fedflat.data.federated import Holdings
 from fedflat.data.partition import Samples, all_partitions
 from fedflat.data.preparation import AUGMENTATIONS, IMAGENET
@@ -23,6 +26,7 @@ from fedflat.engine.stacked import Stacked
 from fedflat.methods import find
 from fedflat.metrics.flatness import all_measures
 from fedflat.models import vit_b_32
+from fedflat.rounds.device import usable_device
 from support.device_rounds import ROUNDS, Waits, counted
 from support.effort import chosen, covering_methods, for_few_rounds, in_turns
 from support.federation import federation, simulation
@@ -205,6 +209,93 @@ def test_dropout(executor: str) -> None:
     module = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Dropout(0.3), nn.Linear(7, 3))
     with MetaDevice() as device:
         trained(module, federation(), executor, device)
+
+
+# --- a device without float64, such as Apple's: vectors and sums are on the CPU ---------------------------------------
+
+
+@pytest.fixture
+def without_float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetaDevice]:
+    monkeypatch.setattr(choice, "check_stack", lambda one: None)  # invented gradients do not agree
+    WITHOUT_FLOAT64.add("meta")
+    with MetaDevice(has_float64=False) as device:
+        yield device
+    WITHOUT_FLOAT64.remove("meta")
+
+
+def in_single(method: str, executor: str, **changes) -> ff.Simulation:
+    model = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 3))
+    settings = {"model": model, "device": "meta", "executor": executor} | HARD | changes
+    return simulation(for_few_rounds(find(method)), **settings)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_float64")
+@pytest.mark.parametrize(("name", "executor"), in_turns(covering_methods(), EXECUTORS))
+def test_every_method_without_float64(name: str, executor: str, tmp_path: Path) -> None:
+    sim = in_single(name, executor)
+    sim.round()
+    sim.save(tmp_path / "state.safetensors")
+    resumed = in_single(name, executor)
+    resumed.load(tmp_path / "state.safetensors")
+    resumed.round()
+    assert {x.device.type for x in (resumed.w, *resumed.server.tensors().values())} == {"cpu"}
+    assert {x.device.type for x in (resumed.data.x, next(resumed.model.parameters()))} == {"meta"}
+
+
+FURTHER = {
+    "a guard and an attack": {"guard": ff.Guard(multiple=2.0), "attack": ff.Attack(kind="little-is-enough", share=0.4)},
+    "records in a file": {"store_budget": 0},
+    "dropout": {"model": nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.3), nn.Linear(7, 3))},
+    "an adapter": {"adapter": ff.LoRA(targets=("0",), r=2, mode="alternate")},
+    "pictures": {"model": "cnn", "data": samples((3, 8, 8), augment="fl-simulator"), "participation": 2},
+    "tokens": {"model": "textcnn", "data": samples((128,)), "participation": 2},
+    "auto": {"executor": "auto"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_float64")
+@pytest.mark.parametrize(("further", "executor"), in_turns(FURTHER, EXECUTORS))
+def test_everything_else_without_float64(further: str, executor: str) -> None:
+    sim = in_single("Scaffold", **{"executor": executor} | FURTHER[further])
+    sim.round()
+    sim.round()
+    assert sim.w.device.type == "cpu"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_float64")
+@pytest.mark.parametrize("name", all_measures())
+def test_every_measure_of_flatness_without_float64(name: str) -> None:
+    adapted = {"model": nn.Sequential(nn.Linear(6, 3)), "adapter": ff.LoRA(targets=("0",), r=2)}
+    sim = in_single("Scaffold", "stacked", rounds=2, **(adapted if name == "aggregation-error" else {}))
+    sim.round()
+    assert len(sim.flatness([all_measures()[name](**FEW.get(name, {}))]).findings) == 1
+
+
+@pytest.mark.usefixtures("without_float64")
+@pytest.mark.parametrize("task", ["classification", "multi-label", "regression"])
+def test_the_end_of_a_run_without_float64(task: str) -> None:
+    """Losses and scores of all tasks, and the accuracy of every client."""
+    random = torch.Generator().manual_seed(0)
+    y = torch.arange(5) % 3 if task == "classification" else torch.ones(5, 3)
+    clients = [(torch.randn(n, 6, generator=random), y[:n]) for n in (5, 2, 4)]
+    data = ff.FederatedData.from_clients(clients, test=clients[0], classes=3, task=task)
+    run = in_single("FedAvg", "stacked", model=nn.Linear(6, 3), data=data, rounds=2).run()
+    assert {"test_loss_last", "train_loss"} <= run.summary.keys()
+
+
+@pytest.mark.usefixtures("without_float64")
+def test_double_precision_without_float64_is_refused() -> None:
+    with pytest.raises(InputError, match="dtype: device = 'meta' has no float64; set dtype = 'float32'"):
+        simulation(find("FedAvg")(), device="meta")
+
+
+def test_auto_is_never_apples_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert usable_device("auto").type == "cpu"
 
 
 def test_ranks_exchange_the_numbers_of_a_device_through_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

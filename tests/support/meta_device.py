@@ -56,8 +56,9 @@ class WrongDeviceError(AssertionError):
 class MetaDevice(TorchDispatchMode):
     """Records in `waits` every time that the host would wait for a GPU, and in `sent` the copies that do not wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_float64: bool = True) -> None:
         super().__init__()
+        self._has_float64 = has_float64  # else a tensor of double precision on the device raises
         self.waits: list[Wait] = []
         self.sent: list[Wait] = []
         self.equal = True  # what `torch.equal` finds
@@ -86,7 +87,14 @@ class MetaDevice(TorchDispatchMode):
         return [wait for wait in self.waits if function in wait.within]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        made = self._dispatched(func, args, kwargs or {})
+        if not self._has_float64:
+            for x in tree_leaves(made):
+                if isinstance(x, Tensor) and x.is_meta and x.dtype == torch.float64:
+                    raise WrongDeviceError(f"float64 of {func._schema.name} at {_place()[0]}")
+        return made
+
+    def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         on_device = [x for x in tensors if x.is_meta]
         name = func._schema.name

@@ -75,11 +75,14 @@ def _try_device(name: str) -> None:
 
     import torch
 
+    from ..core.torch_module import WITHOUT_FLOAT64
     from ..engine.trials import device_trial
     from ..rounds.device import usable_device
     from ..rounds.segments import versions
 
     console, device, passed = Console(), usable_device(name), True
+    if device.type in WITHOUT_FLOAT64:
+        raise InputError(f"--device {name}: the test compares results in float64, which this device lacks")
     packages = [f"{package} {version}" for package, version in versions(("fedflat", "torch", "numpy")).items()]
     console.say(f"{', '.join(packages)}, CUDA {torch.version.cuda or 'none'}, Python {platform.python_version()}, "
                 f"{platform.platform()}")  # fmt: skip

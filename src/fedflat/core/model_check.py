@@ -240,7 +240,7 @@ def _takes_floats(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -
 def _warn_of_probabilities(found: _Observation) -> None:
     """Warn if the scores of every sample are probabilities, because the loss applies softmax to scores itself."""
     for scores, when in ((found.scores, ""), (found.evaluated, "in evaluation mode ")):
-        rows = scores.double()
+        rows = scores.cpu().double()  # not every device has float64
         if rows.shape[-1] > 1 and bool((rows >= 0).all()) and torch.allclose(rows.sum(-1), rows.new_ones(len(rows))):
             warnings.warn(
                 f"model: its scores {when}are all in [0, 1] and sum to 1, as after a softmax; cross-entropy takes the "
@@ -261,8 +261,12 @@ def _dropout(x: Tensor) -> SeededDropout:
 
 
 def _random_state(x: Tensor) -> Tensor:
+    if x.device.type == "mps":
+        return torch.mps.get_rng_state()
     return torch.cuda.get_rng_state(x.device) if x.is_cuda else torch.get_rng_state()
 
 
 def _set_random_state(x: Tensor, state: Tensor) -> None:
+    if x.device.type == "mps":
+        return torch.mps.set_rng_state(state)
     torch.cuda.set_rng_state(state, x.device) if x.is_cuda else torch.set_rng_state(state)

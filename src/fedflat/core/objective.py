@@ -36,7 +36,8 @@ class Batch:
         """
         if self.weight is None:
             return x.mean(-1, dtype=torch.float64)
-        return (x.double() * self.weight).sum(-1) / self.weight.sum(-1, dtype=torch.float64)
+        weight = self.weight.to(x.device)
+        return (x.double() * weight).sum(-1) / weight.sum(-1, dtype=torch.float64)
 
 
 Penalty = Callable[[Tensor], Tensor]  # scores (*clients, b, classes) -> one number per sample (*clients, b)
@@ -45,8 +46,10 @@ Penalty = Callable[[Tensor], Tensor]  # scores (*clients, b, classes) -> one num
 class Objective:
     """The mean loss of `module` on a task at any parameter vector; the module's own parameters are not used.
 
-    The loss contains neither weight decay nor a penalty. Gradients are computed in training mode, which the module's
-    own `train()` may define. Layers in evaluation mode inside a module in training mode stay in evaluation mode.
+    Losses and gradients are on the device of the vector, scores on that of the samples; these differ only if a device
+    has no float64. The loss contains neither weight decay nor a penalty. Gradients are computed in training mode, which
+    the module's own `train()` may define. Layers in evaluation mode inside a module in training mode stay in evaluation
+    mode.
     """
 
     def __init__(self, module: nn.Module, bf16: bool = False, task: Task = CROSS_ENTROPY) -> None:
@@ -69,7 +72,7 @@ class Objective:
 
         Dropout draws its masks from `key` (*clients,), or from torch's random state if `key` is None.
         """
-        parameters = self.space.views(w)
+        parameters = self.space.views(w.to(x.device))
         if w.ndim == 1:
             x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
             return self._scores(parameters, x, key)
@@ -110,7 +113,8 @@ class Objective:
         plain = each.detach()
         if penalty is not None:
             each = penalty(scores) if penalty_alone else each + penalty(scores)
-        return each.mean(-1) if batch.weight is None else (each * batch.weight).sum(-1), plain
+        mean = each.mean(-1) if batch.weight is None else (each * batch.weight).sum(-1)
+        return mean.to(w.device), plain.to(w.device)
 
     def gradient(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
         """Compute the gradient of `loss`, (*clients, d), for each client at its own row of `w` (*clients, d)."""
@@ -139,7 +143,12 @@ class Objective:
         """Return a context with bfloat16 autocast, if it is selected and the module is in training mode."""
         if not (self._bf16 and self.module.training):
             return nullcontext()
-        return torch.autocast(next(self.module.parameters()).device.type, torch.bfloat16)
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the module's parameters, where samples have to be."""
+        return next(self.module.parameters()).device
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Return a context with every layer in evaluation mode. Raises InputError if a layer stays in training mode."""
@@ -247,8 +256,8 @@ def _transformed(batch: Batch, axes: int, matrix: Tensor, shift: Tensor) -> Tens
     if shift.shape[-1] != numbers:
         raise InputError(f"inputs of {channels} channels and {shift.shape[-1]} numbers do not fit samples of {numbers}")
     x = batch.x.reshape(*batch.x.shape[:axes], channels, -1)
-    A = matrix.reshape(*matrix.shape[:-1], 1, channels, channels)
-    b = shift.reshape(*shift.shape[:-1], 1, channels, -1)
+    A = matrix.to(x.device).reshape(*matrix.shape[:-1], 1, channels, channels)
+    b = shift.to(x.device).reshape(*shift.shape[:-1], 1, channels, -1)
     return (A @ x + b).reshape(batch.x.shape)
 
 

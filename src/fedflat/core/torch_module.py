@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from .errors import InputError, printable, shortened, with_type
 from .hidden_state import HiddenState
 
+# Types of devices on which only scores, losses and their gradients are computed. Vectors of parameters are then on the
+# CPU, and with them the arithmetic of methods and every sum in float64.
+WITHOUT_FLOAT64 = {"mps"}
 TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of parameters that are trained
 
 
@@ -41,10 +44,14 @@ class Space:
         self.d = sum(self.sizes)
 
     def flatten(self, module: nn.Module) -> Tensor:
-        """Return the parameters of `module` as one detached vector, (d,)."""
+        """Return the parameters of `module` as one detached vector, (d,), on the device of its parameters.
+
+        On a device without float64 they are on the CPU.
+        """
         named = dict(module.named_parameters())
         parameters = [named[name].detach() for name in self.shapes]
-        return torch.cat([(p.permute(0, 2, 3, 1) if p.ndim == 4 else p).reshape(-1) for p in parameters])
+        w = torch.cat([(p.permute(0, 2, 3, 1) if p.ndim == 4 else p).reshape(-1) for p in parameters])
+        return w.cpu() if w.device.type in WITHOUT_FLOAT64 else w
 
     def write(self, module: nn.Module, w: Tensor) -> None:
         """Copy `w` (d,) into the parameters of `module`."""

@@ -315,7 +315,7 @@ def digest(tensors: Iterable[Tensor]) -> str:
 
 
 def _cast(x: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return x.to(device, dtype) if x.is_floating_point() else x.to(device)
+    return x.to(dtype).to(device) if x.is_floating_point() else x.to(device)  # not every device has float64
 
 
 def _check_index(members: Members, offsets: Index, samples: int) -> None:

@@ -205,8 +205,9 @@ class Trial:
         return self._run().w
 
     def seconds(self) -> float:
-        """Run the local steps of `plan`; return wall-clock seconds on a GPU, else processor seconds."""
-        clock = _gpu_clock if self.plan.samples.is_cuda else process_time
+        """Run the local steps of `plan`; return processor seconds on the CPU, else wall-clock seconds."""
+        on_cpu = self.plan.samples.device.type == "cpu"
+        clock = _gpu_clock if self.plan.samples.is_cuda else process_time if on_cpu else perf_counter
         started = clock()
         self.run()
         return clock() - started

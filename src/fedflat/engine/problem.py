@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..adapters import LoRA
 from ..core.errors import InputError
@@ -18,6 +18,7 @@ from ..core.model_check import Randomness, check_tokens, randomness_of
 from ..core.objective import Objective
 from ..core.structure import layers_of, telling_apart
 from ..core.task import SampleLoss, task_of
+from ..core.torch_module import WITHOUT_FLOAT64
 from ..core.wrapper import label_of
 from ..data.federated import FederatedData, digest
 from ..rounds.accountant import Privacy
@@ -127,6 +128,13 @@ def check_same_settings(before: Mapping[str, Any], now: Mapping[str, Any], path:
     raise InputError(f"checkpoint {path}: {name} was {then}, now it is {value}")
 
 
+def _on_device(module: nn.Module, device: torch.device) -> nn.Module:
+    """Move a module. Raises InputError for one in double precision if the device has none."""
+    if device.type in WITHOUT_FLOAT64 and any(p.dtype == torch.float64 for p in module.parameters()):
+        raise InputError(f"dtype: device = '{device}' has no float64; set dtype = 'float32'")
+    return module.to(device)
+
+
 CHECKED_SAMPLES = 4  # samples on which the model is tried before training
 
 
@@ -147,7 +155,7 @@ class Problem:
                 "model 'transformer' has a tokenizer of its own, and the data have numbers of words; load them with "
                 "tokenizer=FOLDER, e.g. fedflat.data.load('ag-news', 20, tokenizer=FOLDER)"
             )
-        module = initial.module().to(device)
+        module = _on_device(initial.module(), device)
         is_partly_frozen = not all(p.requires_grad for p in module.parameters())
         self._base_hash = frozen_hash(module) if is_partly_frozen else None
         self.task = task_of(loss, data.task)
@@ -168,7 +176,7 @@ class Problem:
         """Try the model at `w` (d,) on a few samples, and return how it uses random numbers."""
         module, data = self.objective.module, self.data
         check_tokens(module, data.x, *(data.test or ())[:1])
-        samples = data.inputs(torch.arange(min(CHECKED_SAMPLES, len(data.y)), device=w.device))
+        samples = data.inputs(torch.arange(min(CHECKED_SAMPLES, len(data.y)), device=data.y.device))
         randomness = randomness_of(module, samples, data.classes, self.task)
         self.task.check(data.classes, data.y[:2], w.dtype)
         self.objective.check_own_modes(w, samples)

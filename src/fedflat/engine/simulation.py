@@ -200,7 +200,7 @@ class Simulation:
         All ranks must call this at the same time. The first round calls this if nothing has called it before.
         """
         if self._choice is None:
-            with one_thread(self.device), method_errors_named(self.method):
+            with one_thread(self._server.state.w.device), method_errors_named(self.method):
                 cohort = self.trial_cohort
                 steps = float(self.client.local_steps(self._trained_on.sizes_of(cohort)).sum()) * self.rounds
                 self._choice = agreed(
@@ -414,12 +414,12 @@ class Simulation:
         The state is not applied yet. With `keep`, the clients' new records are staged.
         """
         clients = self.executor.batches.longest_first(self.t, cohort)
-        weights = mean_weights(self.weights, self._trained_on.sizes_of(clients), self.device)
+        weights = mean_weights(self.weights, self._trained_on.sizes_of(clients), self._server.state.w.device)
         private, mean, arrivals = self._private, None, None
         ctx = self._server.context(*((len(clients),) if private is None else private.known_of_a_round))
         if self.guard is not None or self._attackers is not None:
             weights, arrivals = self._screening(clients, weights, ctx)
-        with one_thread(self.device), method_errors_named(self.method):
+        with one_thread(self._server.state.w.device), method_errors_named(self.method):
             down = self._server.broadcast()
             if private is not None:
                 mean = private.mean(self._server.method, down.w, ctx)

@@ -60,7 +60,7 @@ class FederatedClient:
         self._method, self._digest = method.fitted(data.shape), digest
         self._objective = Objective(module, bf16=bf16, task=task_of(CROSS_ENTROPY.loss, data.task))
         like = self._objective.space.flatten(module)
-        self._data = data.to(like.device, like.dtype)
+        self._data = data.to(self._objective.device, like.dtype)
         check_tokens(module, self._data.x)
         randomness = randomness_of(module, self._data.inputs(torch.arange(min(4, len(data.y)))), data.classes)
         batches = Batches(self._data, plan.client, plan.seed, like.dtype, plan.participation)

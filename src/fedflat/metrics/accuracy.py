@@ -57,7 +57,8 @@ def score(
             losses.append(objective.task.each(logits, some_y))
             # Scores of classes are not kept: there may be many.
             outputs.append(logits.argmax(-1) == some_y if objective.task.kind == "classification" else logits)
-    return _evaluation(objective.task.kind, torch.cat(losses), torch.cat(outputs), y)
+    parts = (torch.cat(losses), torch.cat(outputs), y)
+    return _evaluation(objective.task.kind, *(part.to(w.device) for part in parts))
 
 
 def _evaluation(kind: Kind, loss: Tensor, outputs: Tensor, y: Tensor) -> Evaluation:

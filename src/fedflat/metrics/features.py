@@ -66,7 +66,7 @@ def feature_map(
     from sklearn.manifold import TSNE  # here, because the import takes a second
 
     x, y = _test_samples(data, samples)
-    features = penultimate_features(objective, w, data.preparation, x, data.classes).double().cpu().numpy()
+    features = penultimate_features(objective, w, data.preparation, x, data.classes).cpu().double().numpy()
     if not np.isfinite(features).all() or not features.std(axis=0).any():
         raise InputError("features cannot be mapped: they are not finite, or the same for every test sample")
     points = TSNE(perplexity=PERPLEXITY, init="pca", random_state=seed).fit_transform(features)

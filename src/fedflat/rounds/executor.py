@@ -65,7 +65,7 @@ class Executor(ABC):
         Every batch of every full gradient counts as a minibatch gradient.
         """
         oracle = ObservedOracle(partial(self._full_gradient, plan))
-        ctx = replace(ctx, full_grad=oracle, local_steps=self._local_steps(plan))
+        ctx = replace(ctx, full_grad=oracle, local_steps=self._local_steps(plan).to(down.w.device))
         result = local_round(self.method, down, client, self._steps(plan), ctx, descent, step)
         batches = int(self.batches.client.batches_per_epoch(self.batches.data.sizes_of(plan.clients)).sum())
         return replace(result, gradients=result.gradients + oracle.calls * batches)

@@ -179,7 +179,7 @@ class FederationRun:
         if self._evaluation_data is None or self._evaluation_data.test is None or not due:
             return {}
         w = server.served
-        data = self._evaluation_data.to(w.device, w.dtype)
+        data = self._evaluation_data.to(server.objective.device, w.dtype)
         assert data.test is not None  # noqa: S101 (it was not None before it was copied to the device)
         models = {"": w} | ({"_iterate": server.state.w} if serves_another(server.method) else {})
         scores = {name: score(server.objective, x, *data.test, data.preparation) for name, x in models.items()}

@@ -83,7 +83,7 @@ def flatness(
     fix_product_rounding()
     objective = Objective(copied(model), task=task_of(loss, data.task))
     w = objective.space.flatten(objective.module)
-    return measure(Subject(objective, w, data.to(w.device, w.dtype), max_samples), measures, progress)
+    return measure(Subject(objective, w, data.to(objective.device, w.dtype), max_samples), measures, progress)
 
 
 def measure(subject: Subject, measures: Sequence[str | Measure], progress: Progress = no_progress) -> Flatness:

@@ -52,7 +52,8 @@ class _Adapters(RoundObserver):
     def __init__(self, subject: Subject, progress: Steps) -> None:
         self.subject, self.progress, self.clients = subject, progress, 0
         module = subject.objective.module
-        self.fixed = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
+        fixed = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
+        self.fixed = {name: p.to(subject.w.device) for name, p in fixed.items()}
         self.layers = [_Layer(one) for one in factors(module)]
 
     def done(self, clients: Index, w: Tensor) -> None:
