@@ -14,9 +14,12 @@ from fedflat.operating_system import not_offered
 from support.fresh_process import SOURCE, Command, commands
 from support.other_systems import SYSTEMS, commands_on, start_on
 
-DATA = "--data.name npz --data-dir data --data.clients 4"
+DATA = "--data.name npz --data-dir data --data.clients 4 --executor sequential"  # `auto` is found by a clock
 RUN = f"run {DATA} --method.name scaffold --participation 0.5 --client.batch_size 4 --flatness [] --checkpoint_every 1"
-STUDY = "compare --data.name digits --data.clients 5 --methods fedavg --methods fedsam --rounds 2 --flatness [] --jobs"
+STUDY = (
+    "compare --data.name digits --data.clients 5 --methods fedavg --methods fedsam --rounds 2 --flatness [] "
+    "--executor sequential --jobs"
+)
 WORKS = [
     "doctor", f"{RUN} --rounds 2 --out run", "resume run --rounds 4", "verify run", "report run", "methods FedSMOO",
     f"{RUN} --rounds 2 --dry-run", f"{STUDY} auto --out study",
