@@ -14,9 +14,11 @@ import stat
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
+from time import monotonic, sleep
 from typing import Any
 
 from platformdirs import user_cache_path
@@ -43,6 +45,8 @@ WRITING = (OSError, "safetensors:SafetensorError", ARROW)  # what is raised when
 PARSING = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, ARROW)
 PUBLIC, PRIVATE = 0o666, 0o600  # modes of new files, before the user's umask
 FOLDER = 0o777  # mode of new folders, before the user's umask
+CHECK_INTERVAL = 0.05  # seconds between two attempts to get a lock
+_fence: ContextVar[Callable[[], None]] = ContextVar("fence", default=lambda: None)
 
 
 def cache_folder() -> Path:
@@ -65,11 +69,27 @@ def write_atomically(path: Path, write: Callable[[Path], object], private: bool 
             os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE if private else PUBLIC))
             write(temporary)
             flush_file(temporary)
+            check_fence()
             os.replace(temporary, path)
             flush_folder(path.parent)
         finally:
             with suppress(OSError):  # it would hide the error that is being raised
                 temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def fenced(check: Callable[[], None]) -> Iterator[None]:
+    """Call `check` before a file is renamed into its place inside the block; its error prevents that."""
+    token = _fence.set(check)
+    try:
+        yield
+    finally:
+        _fence.reset(token)
+
+
+def check_fence() -> None:
+    """Call the function given to `fenced`, before a file is changed other than by `write_atomically`."""
+    _fence.get()()
 
 
 def make_folder(path: Path) -> None:
@@ -156,32 +176,38 @@ def _remove_abandoned(path: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, busy: str) -> Iterator[None]:
+def locked(path: Path, busy: str, patience: float = 0.0) -> Iterator[None]:
     """Hold a lock on the file `path` inside the block; the system releases the lock however the process ends.
 
     The file is created if it is missing. Nothing is written to it, and a symbolic link is not followed. Raises
-    InputError with the message `busy` if another process holds the lock.
+    InputError with the message `busy` if another process still holds the lock after `patience` seconds.
     """
     with system_errors(path, "locked"):
         handle = open_no_link(path, os.O_RDWR | os.O_CREAT, PUBLIC)
     try:
-        try:
-            lock(handle)
-        except OSError as error:
-            raise InputError(busy) from error
+        end = monotonic() + patience
+        while True:
+            try:
+                lock(handle)
+                break
+            except OSError as error:
+                if monotonic() >= end:
+                    raise InputError(busy) from error
+                sleep(CHECK_INTERVAL)
         yield
     finally:
         os.close(handle)
 
 
 @contextmanager
-def writing(folder: Path, busy: str) -> Iterator[None]:
+def writing(folder: Path, busy: str, patience: float = 0.0) -> Iterator[None]:
     """Make `folder`, hold its lock file locked inside the block, and first remove killed processes' temporary files.
 
-    Raises InputError if the folder cannot be made, or, with the message `busy`, if another process holds the lock.
+    Raises InputError if the folder cannot be made, or, with the message `busy`, if another process still holds the lock
+    after `patience` seconds.
     """
     make_folder(folder)
-    with locked(folder / ".lock", busy):
+    with locked(folder / ".lock", busy, patience):
         sweep(folder)
         yield
 

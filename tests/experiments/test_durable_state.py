@@ -295,11 +295,11 @@ def test_temporary_files_of_a_finished_run_are_removed(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".tmp-*"))
 
 
-def test_a_lock_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_a_claim_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(InputError, match=r"\.lock cannot be locked"):
+    (tmp_path / "run" / ".claim").symlink_to(tmp_path / "precious")
+    with pytest.raises(InputError, match=r"\.claim cannot be read"):
         runner.run(run_spec(), tmp_path / "run")
     assert (tmp_path / "precious").read_text() == "precious"
 

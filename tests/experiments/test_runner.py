@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 import signal
@@ -363,11 +362,8 @@ def test_a_stored_run_reads_its_configuration_once(tmp_path: Path, monkeypatch: 
 
 
 def test_two_writers_at_once_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint").mkdir()
-    with (tmp_path / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(InputError, match="is being written by another run"):
-            runner.run(run_spec(), tmp_path)
+    with RunDirectory(tmp_path).writing(), pytest.raises(InputError, match="is being written by process"):
+        runner.run(run_spec(), tmp_path)
     runner.run(run_spec(), tmp_path)
 
 

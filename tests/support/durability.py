@@ -296,7 +296,7 @@ def facts(folder: Path) -> dict[str, Any]:
     directory = RunDirectory(folder)
     found: dict[str, Any] = {"damaged": directory.damaged_files()}
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name not in (".lock", "env.json", "SHA256SUMS", "clients.slots", *TRACKED):
+        if path.is_file() and path.name not in (".lock", ".claim", "env.json", "SHA256SUMS", "clients.slots", *TRACKED):
             found[str(path.relative_to(folder))] = content_of(path)
     return found
 

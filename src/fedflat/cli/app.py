@@ -19,6 +19,7 @@ from .preparation import data_app, prepare_model, pretrain
 from .results import export, flatness, predict, report, verify
 from .run import compare, resume, run
 from .tune import best, tune
+from .work import status, work
 
 app = typer.Typer(
     help="Federated learning that looks for flat minima: run methods, compare them fairly, measure their flatness.",
@@ -26,9 +27,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-WITH_SETTINGS: list[Callable[..., None]] = [run, compare, tune]
+WITH_SETTINGS: list[Callable[..., None]] = [run, compare, work, tune]
 WITHOUT_SETTINGS: list[Callable[..., None]] = [
     resume,
+    status,
     best,
     verify,
     report,

@@ -73,6 +73,13 @@ class Results(RunObserver):
         self._console.say(f"{spec.title:<{self._width}} on {place}")
 
 
+class StartsAndResults(Results):
+    """Prints a line for every run that begins, resumes or ends: for a process that carries out some runs of many."""
+
+    def run_started(self, spec: RunSpec, done: int) -> None:
+        self._console.say(f"{spec.title:<{self._width}} begins with round {done + 1} of {spec.rounds}")
+
+
 class Bar(Results, AbstractContextManager[RunObserver]):
     """One bar over all rounds of all runs."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import tempfile
 import weakref
@@ -15,6 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..core.errors import InputError
+from ..files import write_atomically
 from ..operating_system import flush_folder, lock, open_no_link
 from ..rounds.checkpoint import AT_ONCE, KEPT, DamagedError
 
@@ -257,6 +259,17 @@ def _refuse_on_windows() -> None:
     """Raise InputError on a system whose files cannot be read and written at a position, by several threads."""
     if not hasattr(os, "preadv"):
         raise InputError("client records in a file are not offered on Windows; set a larger store_megabytes")
+
+
+def replace_by_copy(folder: Path) -> None:
+    """Replace the slot file in `folder`, if there is one, by a copy of itself.
+
+    A process that still has the file open then writes to a file without a name. Slots that a checkpoint refers to are
+    never written again, so that they are intact in the copy.
+    """
+    path = folder / NAME
+    if os.path.lexists(path):
+        write_atomically(path, lambda temporary: shutil.copyfile(path, temporary, follow_symlinks=False), private=True)
 
 
 def digests_of(content: Content) -> Digests:

@@ -9,23 +9,25 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import torch
 
-from ..core.errors import InputError, NonFiniteError, changes_in_one_line, is_out_of_memory
+from ..core.errors import InputError, changes_in_one_line, is_out_of_memory
 from ..core.object_references import allow_code, is_code_allowed
 from ..engine.workers import WorkerError
 from ..engine.workers.process import Report, RunTask, WorkerProcess
 from ..engine.workers.worker_pool import WorkerPool
+from .claims import BusyError, Observation
 from .config_errors import validated
 from .interrupt import Interrupted, StopRequest
 from .jobs import VISIBLE, least_used
 from .run_directory import RunDirectory
+from .run_queue import QueuedRun, RunQueue
 from .runner import Forwarding, RunExecution, RunObserver
 from .spec import RunSpec
 
-Runs = Sequence[tuple[RunSpec, RunDirectory]]
 SAVED = "the last round of every run that was under way is saved"
 CHECK_INTERVAL = 0.2  # seconds; a signal reaches the workers within this time
 
@@ -40,6 +42,8 @@ class StudyTask:
     strict: bool  # refuse to resume if versions or code have changed
     code: bool  # whether the code that the configuration names may be run
     on_gpu: bool  # whether the worker has a GPU of its own
+    observed: Observation  # the claim on the folder
+    lease: float  # seconds
 
     def failure_message(self, pid: int, how: str) -> str:
         """Return the message for a worker that ended while it carried out this run."""
@@ -65,7 +69,9 @@ def prepare_runs() -> RunTask:
                 observer = Forwarding(lambda hook, _, *arguments: report((hook, *arguments)))  # the parent has the spec
                 if task.on_gpu:
                     observer.run_placed(spec, f"GPU {os.environ[VISIBLE]}")
-                RunExecution(spec, RunDirectory(task.path), observer, request, task.strict).carry_out()
+                execution = RunExecution(spec, RunDirectory(task.path), observer, request, task.strict,
+                                         observed=task.observed, lease=task.lease)  # fmt: skip
+                execution.carry_out()
         except Interrupted:
             return request.signal_number
         return None
@@ -92,31 +98,33 @@ class ParallelRuns:
 
         def call_observer(task: StudyTask, event: tuple[Any, ...]) -> None:
             hook, *arguments = event
-            getattr(observer, hook)(self._specs[task.path], *arguments)
+            getattr(observer, hook)(self._active[task.path].spec, *arguments)
 
         self._pool = WorkerPool(number, self._new_worker, attempts=1, on_event=call_observer)
-        self._specs: dict[Path, RunSpec] = {}
-        self._diverged: list[NonFiniteError] = []
+        self._number, self._queue = number, RunQueue([])
+        self._active: dict[Path, QueuedRun] = {}  # the runs of the workers
+        self._left_out: list[Exception] = []
         self._out_of_memory: list[str] = []  # titles of runs
         self._error: Exception | None = None
 
-    def carry_out(self, runs: Runs) -> list[NonFiniteError]:
-        """Carry out the runs, and return the errors of those that diverged.
+    def carry_out(self, queue: RunQueue) -> list[Exception]:
+        """Carry out the runs of `queue`, and return the errors of those that were left out.
 
-        After a signal, or an error that is not a divergence, the active runs finish their round and are saved. Then
-        this method raises Interrupted or the error.
+        After a signal, or an error after which the others cannot go on, the active runs finish their round and are
+        saved. Then this method raises Interrupted or the error.
         """
-        self._specs = {directory.path: spec for spec, directory in runs}
-        stopping = False
+        self._queue, stopping = queue, False
         try:
-            for path, spec in self._specs.items():
-                terms = self._strict, is_code_allowed(), bool(self._gpus)
-                self._pool.submit(StudyTask(spec.title, spec.to_toml(), path, *terms))
-            while self._pool.is_running:
-                self._wait()
-                if not stopping and (self._error or self._request.signal_number):
-                    stopping = True
-                    self._pool.stop(self._request.signal_number or signal.SIGTERM)
+            while True:
+                stopping = stopping or self._stops()
+                if not stopping:
+                    self._submit()
+                if self._pool.is_running:
+                    self._wait()
+                elif stopping or queue.is_over:
+                    break
+                else:
+                    sleep(CHECK_INTERVAL)
         finally:
             self._pool.close()
         if self._error is None and self._request.signal_number:
@@ -129,7 +137,21 @@ class ParallelRuns:
             )
         if self._error is not None:
             raise self._error
-        return self._diverged
+        return self._left_out
+
+    def _stops(self) -> bool:
+        """Stop the active runs after a signal or an error; tell whether there was one."""
+        if self._error is None and not self._request.signal_number:
+            return False
+        self._pool.stop(self._request.signal_number or signal.SIGTERM)
+        return True
+
+    def _submit(self) -> None:
+        """Give runs to the workers that have none."""
+        while len(self._active) < self._number and (run := self._queue.next()) is not None:
+            self._active[run.directory.path] = run
+            terms = self._strict, is_code_allowed(), bool(self._gpus), run.observed, self._queue.lease
+            self._pool.submit(StudyTask(run.spec.title, run.spec.to_toml(), run.directory.path, *terms))
 
     def _new_worker(self) -> WorkerProcess:
         """Start a worker process."""
@@ -145,18 +167,23 @@ class ParallelRuns:
         """Process the next messages of the workers."""
         error: Exception | None = None
         try:
-            finished = self._pool.wait(CHECK_INTERVAL)
+            finished = [item for item in self._pool.wait(CHECK_INTERVAL) if item.task]  # else it set up a worker
         except WorkerError as failure:  # a worker ended before it had a task
             finished, error = [], failure
         for item in finished:
-            if isinstance(item.error, NonFiniteError):
-                self._diverged.append(item.error)
-                self._observer.run_failed(self._specs[item.task.path], item.error)
+            run = self._active.pop(item.task.path)
+            if isinstance(item.error, BusyError):
+                self._queue.put_back(run)
             elif self._gpus and item.error is not None and is_out_of_memory(item.error):
                 self._out_of_memory.append(item.task.label)
-                self._observer.run_failed(self._specs[item.task.path], item.error)
+                self._observer.run_failed(run.spec, item.error)
+            elif isinstance(item.error, self._queue.left_out):
+                self._left_out.append(item.error)
+                self._observer.run_failed(run.spec, item.error)
             else:
                 error = error or item.error or (Interrupted(item.value, SAVED) if item.value else None)
         self._error = self._error or error
+        if finished and self._error is None:
+            self._submit()
         if finished:
             self._pool.end_idle()  # end the workers for which no run is left

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import warnings
@@ -41,11 +42,11 @@ from ..engine.run import (
     write_text,
 )
 from ..engine.simulation import Simulation
+from ..engine.slot_file import replace_by_copy
 from ..files import (
     TEMPORARY,
     create_folder,
     flush_folder,
-    locked,
     read_json,
     read_text,
     sweep,
@@ -62,11 +63,13 @@ from ..rounds.run_model import InitialModel, frozen_hash, load_model
 from ..rounds.segments import commit_of_code, versions
 from ..rounds.server import metrics_table
 from ..rounds.settings import first_difference
+from .claims import LEASE, ClaimObserver, HeldClaim, Observation, claimed
 from .jobs import VISIBLE
 from .run_file_readers import Summary, read_counts, read_findings, read_metrics, read_summary
 from .spec import Experiment, RunSpec
 
 RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")  # packages in env.json
+FAILURE = "failure.json"
 OF_TRAINING = "a picture of training"  # in messages on pictures whose shape is not that of the training pictures
 
 
@@ -126,10 +129,12 @@ class RunDirectory:
         raise InputError(f"{self.path} holds neither a run (config.toml) nor a study (study.toml)")
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Make the folder and hold its lock. Raises InputError if it cannot be written or another process writes it.
+    def writing(self, observed: Observation | None = None, lease: float = LEASE) -> Iterator[HeldClaim]:
+        """Make the folder and hold the claim on it inside the block, see `claims`.
 
-        The lock belongs to the process: the system releases it when the process ends, also after a crash.
+        observed: what is known about the claim on the folder; by default, this method looks at it. lease: seconds of
+        silence after which another process may take the folder over. Raises InputError if the folder cannot be written,
+        and BusyError if another process writes it.
         """
         if (self.path / "study.toml").exists():
             raise InputError(f"--out {self.path} holds a study; choose another folder for a run")
@@ -139,10 +144,31 @@ class RunDirectory:
             self.state.chmod(0o700)  # clients' records reveal their gradients
         except OSError as error:
             raise InputError(f"--out {self.path} cannot be written: {error.strerror}") from error
-        with locked(self.path / ".lock", f"--out {self.path} is being written by another run"):
+        observed = observed or ClaimObserver().look(self.path)
+        with claimed(self.path, observed, lease) as held:
             for folder in (self.path, self.state):
                 sweep(folder)
-            yield
+            if observed.content is not None:  # its process may still live, and write clients' records in place
+                replace_by_copy(self.state)
+            yield held
+
+    @property
+    def failure(self) -> str | None:
+        """The error with which the last attempt to carry out the run ended; None if there was none."""
+        if not (self.path / FAILURE).exists():
+            return None
+        content = read_json(self.path / FAILURE)
+        return printable(str(content.get("error"))) if isinstance(content, dict) else "unknown"
+
+    def record_failure(self, error: Exception, t: int) -> None:
+        """Keep the error with which the run ended in round `t`."""
+        text = json.dumps({"error": f"{type(error).__name__}: {error}"[:1000], "t": t}) + "\n"
+        write_atomically(self.path / FAILURE, lambda path: path.write_text(text))
+
+    def forget_failure(self) -> None:
+        """Remove what `record_failure` wrote."""
+        with system_errors(self.path, "written"):
+            (self.path / FAILURE).unlink(missing_ok=True)
 
     def remove_temporary_files(self) -> None:
         """Remove incomplete files left by killed processes; a read-only folder stays unchanged."""

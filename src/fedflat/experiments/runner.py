@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import sleep
 
 from ..core.errors import ChangedWarning, InputError
 from ..engine.callbacks import Callback, check_callbacks
@@ -20,9 +21,12 @@ from ..engine.simulation import Round, Simulation
 from ..rounds.checkpoint import DamagedError
 from ..rounds.private_rounds import logs_in, read_log
 from ..rounds.settings import settings_key
+from .claims import LEASE, ClaimLostError, ClaimObserver, HeldClaim, Observation
 from .interrupt import Interrupted, StopRequest, stop_between_rounds
 from .run_directory import RunDirectory, StoredRun, difference
 from .spec import RunSpec
+
+CHECK_INTERVAL = 0.5  # seconds between looks at the claim of another machine
 
 
 class RunObserver:
@@ -103,6 +107,8 @@ class RunExecution:
     strict: bool = False
     ranks: Ranks = ALONE
     callbacks: Sequence[Callback] = ()
+    observed: Observation | None = None  # the claim on the folder, which may be replaced; None: wait until it may
+    lease: float = LEASE  # seconds of silence after which another process may take the run over
 
     def carry_out(self) -> StoredRun | None:
         """Carry out the run, as `run` does, until it is finished or `request` has a signal."""
@@ -125,37 +131,72 @@ class RunExecution:
             directory.remove_temporary_files()
             self.observer.run_started(spec, spec.rounds)
             return
-        sim = self._simulation()
-        with directory.writing(), closing(sim):
+        # A mistake in a single run makes no folder. Of a study's runs the claim comes first: others want one, too.
+        sim = self._simulation() if self.observed is None else None
+        with self._writing() as held, closing(sim or self._simulation()) as sim, self._failure_recorded(sim):
             directory.remove_damaged(damaged)
             directory.begin(spec, sim)
             directory.check_same_code(spec, self.strict)
             load_newest_checkpoint(sim, directory, self.strict)
             directory.add_segment(sim, spec)
-            self._train(sim)
+            self._train(sim, held)
             self._finish(sim)
+
+    def _writing(self) -> AbstractContextManager[HeldClaim]:
+        """Return the block in which this process writes the folder; first wait until it is known whether it may.
+
+        Raises BusyError if another process writes the folder, and Interrupted after a signal.
+        """
+        observer, path, observed, is_told = ClaimObserver(), self.directory.path, self.observed, False
+        while observed is None:
+            found = observer.look(path)
+            if found.is_locked or found.is_alive:
+                raise found.busy(path)
+            if found.is_free:
+                observed = found
+            elif self.request.signal_number:
+                raise Interrupted(self.request.signal_number, f"nothing was written to {path}")
+            else:
+                if not is_told:
+                    is_told = True
+                    warnings.warn(f"{found.busy(path)}; waiting for its next heartbeat", ChangedWarning, stacklevel=2)
+                sleep(CHECK_INTERVAL)
+        return self.directory.writing(observed, self.lease)
+
+    @contextmanager
+    def _failure_recorded(self, sim: Simulation) -> Iterator[None]:
+        """Keep the error that ends the block in the folder, for those who look at the study meanwhile."""
+        self.directory.forget_failure()
+        try:
+            yield
+        except (Interrupted, ClaimLostError):
+            raise
+        except Exception as error:
+            self.directory.record_failure(error, sim.t)
+            raise
 
     def _carry_out_with_ranks(self) -> None:
         """Compute the rounds on all ranks; rank 0 alone measures the final model."""
         spec, directory, ranks = self.spec, self.directory, self.ranks
+        held: HeldClaim | None = None
         with ExitStack() as lock:
             with ranks.together():  # an error of rank 0 is raised on all ranks
                 if ranks.index == 0:
-                    lock.enter_context(directory.writing())
+                    held = lock.enter_context(self._writing())
                     directory.remove_damaged(directory.damaged_files())
                     if directory.has_begun:
                         directory.check_same_run(spec)
                         directory.check_same_code(spec, self.strict)
             if ranks.first(directory.is_finished):
                 return
-            self._train_with_ranks()
+            self._train_with_ranks(held)
             if ranks.index == 0:
                 # One process can load all clients' records from the last checkpoint.
                 with closing(self._simulation()) as sim:
                     load_newest_checkpoint(sim, directory)
                     self._finish(sim)
 
-    def _train_with_ranks(self) -> None:
+    def _train_with_ranks(self, held: HeldClaim | None) -> None:
         """Compute the remaining rounds. Raises InputError unless all ranks have the same settings and checkpoints."""
         spec, directory, ranks = self.spec, self.directory, self.ranks
         first = ranks.first(json.loads(settings_key(spec.decisive())))
@@ -179,7 +220,7 @@ class RunExecution:
                 if ranks.index == 0:
                     directory.begin(spec, sim)
                     directory.add_segment(sim, spec)
-            self._train(sim)
+            self._train(sim, held)
 
     def _simulation(self) -> Simulation:
         """Build the simulation of this process, which may keep a file of clients' records in the run's folder."""
@@ -187,15 +228,20 @@ class RunExecution:
         sim.callbacks = check_callbacks(self.callbacks)
         return sim
 
-    def _train(self, sim: Simulation) -> None:
-        """Compute the remaining rounds and save checkpoints. Raises Interrupted after a signal to any rank."""
-        spec = self.spec
+    def _train(self, sim: Simulation, held: HeldClaim | None) -> None:
+        """Compute the remaining rounds and save checkpoints. Raises Interrupted after a signal to any rank.
+
+        held: the claim of rank 0.
+        """
+        spec, report = self.spec, held.report if held else lambda done, rounds: None
+        report(sim.t, spec.rounds)
         self.observer.run_started(spec, sim.t)
         if sim.t == 0 and sim.has_secret_noise:
             self._save(sim)  # without the key, noise that was drawn cannot be drawn again
         while not sim.is_over():
             result = sim.round()
             self.observer.round_ended(spec, result)
+            report(sim.t, spec.rounds)
             signal_number, is_last = self.ranks.most(self.request.signal_number or 0), sim.is_over()
             is_due = sim.t % spec.checkpoint_every == 0 or is_last or signal_number
             if is_due:

@@ -7,28 +7,32 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
+from time import sleep
 from typing import Any, Literal, TypeVar
 
-from ..core.errors import ChangedWarning, InputError, NonFiniteError
+from ..core.errors import ChangedWarning, InputError
 from ..core.hyper import takes_numbers
 from ..core.object_references import allow_code
 from ..engine.ranks import is_launched
 from ..files import flush_folder, make_folder, system_errors, writing
 from ..rounds.checksums import Checksums
+from .claims import LEASE, BusyError
 from .config_errors import validated
-from .interrupt import StopRequest, stop_between_rounds
+from .interrupt import Interrupted, StopRequest, stop_between_rounds
 from .jobs import Jobs, gpus_of_jobs
-from .parallel import ParallelRuns, Runs
+from .parallel import ParallelRuns
 from .run_directory import RunDirectory, StoredRun, difference, remedy
-from .runner import RunExecution, RunObserver, load_newest_checkpoint
+from .run_queue import RunQueue, Runs
+from .runner import CHECK_INTERVAL, RunExecution, RunObserver, load_newest_checkpoint
 from .settings_tables import merged
 from .spec import Experiment, RunSpec, StudySpec
 
 ONE = Jobs()
 EXTENSIBLE = ("methods", "seeds", "protocol", "grid")  # settings that may change when a study is extended
 BUSY = "--out {} is being written by another study"
+PATIENCE = 5.0  # seconds to wait for a process that begins the same study
 Spec = TypeVar("Spec", bound=Experiment)
 
 
@@ -98,14 +102,13 @@ def carry_out_studies(
     if is_launched():
         raise InputError("torchrun is for `fedflat run`; a study runs in one process, or with --jobs in several")
     runs = [runs_of(spec, path) for path, spec in specs.items()]
-    queue = [run for runs_of_study in runs for run in runs_of_study]
-    check_folders(queue)
-    number = min(jobs.count(spec.device, len(queue)) for spec in specs.values())
-    with ExitStack() as locks, stop_between_rounds() as request:
+    every_run = [run for runs_of_study in runs for run in runs_of_study]
+    check_folders(every_run)
+    number = min(jobs.count(spec.device, len(every_run)) for spec in specs.values())
+    with stop_between_rounds() as request:
         for path, spec in specs.items():
-            locks.enter_context(writing(path, BUSY.format(path)))
             begin_study(spec, path)
-        failures = carry_out_all(queue, number, observer or RunObserver(), request, strict)
+        failures = carry_out_all(RunQueue(every_run), number, observer or RunObserver(), request, strict)
     finished = [
         [StoredRun.open(directory.path) for _, directory in runs_of_study if directory.is_finished]
         for runs_of_study in runs
@@ -115,20 +118,61 @@ def carry_out_studies(
     return finished
 
 
+def share_study(
+    spec: StudySpec, path: Path, observer: RunObserver | None = None, jobs: Jobs = ONE, strict: bool = False,
+    lease: float = LEASE,
+) -> list[Exception]:  # fmt: skip
+    """Carry out runs of the study in `path` that nobody has finished or claimed, until there are none.
+
+    Returns the errors of the runs that failed here.
+
+    Any number of processes on the machines that share the folder may call this function at the same time. A run that
+    fails is left out, by the other processes, too. lease: seconds of silence after which another process may take over
+    a run of this process. Raises InputError if the folder cannot be used, and Interrupted after a signal.
+    """
+    runs = runs_of(spec, path)
+    check_folders(runs)
+    number = jobs.count(spec.device, len(runs))
+    queue = RunQueue(runs, shared=True, lease=lease)
+    with stop_between_rounds() as request:
+        begin_study(spec, path)
+        return carry_out_all(queue, number, observer or RunObserver(), request, strict)
+
+
 def carry_out_all(
-    runs: Runs, number: int, observer: RunObserver, request: StopRequest, strict: bool = False
-) -> list[NonFiniteError]:
-    """Carry out `runs`, `number` at a time; return the errors of diverged runs. Raises Interrupted after a signal."""
+    queue: RunQueue, number: int, observer: RunObserver, request: StopRequest, strict: bool = False
+) -> list[Exception]:
+    """Carry out the runs of `queue`, `number` at a time; return the errors of those that were left out.
+
+    These are runs that diverged and, if the queue is shared, runs with any other error. Raises Interrupted after a
+    signal.
+    """
     if number > 1:
-        return ParallelRuns(number, observer, request, strict, gpus_of_jobs(runs[0][0].device)).carry_out(runs)
+        gpus = gpus_of_jobs(queue.device)
+        return ParallelRuns(number, observer, request, strict, gpus).carry_out(queue)
     failures = []
-    for spec, directory in runs:
+    while not queue.is_over:
+        if (run := queue.next()) is None:
+            wait_for_others(request)
+            continue
+        execution = RunExecution(
+            run.spec, run.directory, observer, request, strict, observed=run.observed, lease=queue.lease
+        )
         try:
-            RunExecution(spec, directory, observer, request, strict).carry_out()
-        except NonFiniteError as error:
+            execution.carry_out()
+        except BusyError:
+            queue.put_back(run)
+        except queue.left_out as error:
             failures.append(error)
-            observer.run_failed(spec, error)
+            observer.run_failed(run.spec, error)
     return failures
+
+
+def wait_for_others(request: StopRequest) -> None:
+    """Wait before the next look at runs of other processes. Raises Interrupted after a signal."""
+    if request.signal_number:
+        raise Interrupted(request.signal_number, "the runs of other processes go on")
+    sleep(CHECK_INTERVAL)
 
 
 def run_directory(spec: RunSpec, study_path: Path) -> RunDirectory:
@@ -161,8 +205,10 @@ def check_folders(runs: Runs) -> None:
 
 def begin_study(spec: StudySpec, path: Path) -> None:
     """Make the study's folder and write its configuration. Raises InputError as `check_study_folder` does."""
-    check_study_folder(spec, path)
-    write_study(spec, path)
+    with writing(path, BUSY.format(path), PATIENCE):  # another process may begin at the same time
+        check_study_folder(spec, path)
+        if not (path / "study.toml").exists() or load_study(path).to_toml() != spec.to_toml():
+            write_study(spec, path)
 
 
 def check_study_folder(spec: StudySpec, path: Path) -> None:

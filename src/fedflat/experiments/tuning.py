@@ -25,6 +25,7 @@ from .interrupt import StopRequest, stop_between_rounds
 from .jobs import Jobs
 from .ledger import CURVES, LEDGER, Ledger, Tried, ranked, survivors
 from .run_directory import StoredRun, difference
+from .run_queue import RunQueue
 from .runner import RunObserver
 from .settings_tables import variants
 from .spec import Experiment, RunSpec, StudySpec
@@ -185,7 +186,7 @@ def _step(
     # If the ledger was lost, a trial may have finished more rounds; its first rounds are those of this step.
     left = [(trial, one) for trial, one in runs if not (one.is_finished and one.spec().rounds > rounds)]
     number = jobs.count(ledger.spec.device, len(left) or 1)
-    carry_out_all(left, number, observer, request, strict)
+    carry_out_all(RunQueue(left), number, observer, request, strict)
     return [
         ledger.entry(place, one, rounds) for place, configurations in enumerate(remaining) for one in configurations
     ]

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..files import system_errors, write_atomically
+from ..files import check_fence, system_errors, write_atomically
 
 FORMAT = 3
 KEPT = 3  # number of checkpoints of a run that are kept, the newest ones
@@ -89,6 +89,7 @@ def retire(folder: Path, newest: int, kept: int = KEPT) -> None:
     later = [path for path in states if (round_of(path) or 0) > newest]
     earlier = [path for path in states if path not in later]
     with system_errors(folder, "cleared of old states"):
+        check_fence()
         for path in (*earlier[:-kept], *later):
             path.unlink(missing_ok=True)
 

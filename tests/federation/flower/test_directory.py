@@ -13,10 +13,10 @@ import pytest
 
 from fedflat.core.errors import InputError
 from fedflat.experiments import runner
+from fedflat.experiments.run_directory import RunDirectory
 from fedflat.federation.flower import directory
 from fedflat.federation.flower.directory import FederationDirectory, check
 from fedflat.federation.flower.event_log import EVENTS, EventLog
-from fedflat.files import locked
 from fedflat.rounds import checksums
 from support.effort import in_turns
 from support.flower_fixtures import GridFederation, failing, study_of
@@ -124,13 +124,13 @@ def test_checkpoints_that_cannot_be_gone_back_to(uninterrupted: dict[str, Path],
         folder.roll_back(3)
     with failing(InputError, "holds no federation"):
         FederationDirectory(tmp_path / "none").roll_back(3)
-    with locked(tmp_path / "out" / ".lock", "busy"), pytest.raises(InputError, match="is being written"):
+    with RunDirectory(tmp_path / "out").writing(), pytest.raises(InputError, match="is being written"):
         folder.roll_back(5)
     damage(folder.states[5])
     with pytest.raises(InputError, match="round-000005"):
         folder.roll_back(5)
     after = sorted(path.name for path in (tmp_path / "out").rglob("*"))
-    assert after == sorted({*before, ".lock"})
+    assert after == before
     assert not (tmp_path / "none").exists()
 
 
