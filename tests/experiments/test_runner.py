@@ -367,7 +367,10 @@ def test_two_writers_at_once_are_refused(tmp_path: Path) -> None:
     runner.run(run_spec(), tmp_path)
 
 
-def test_a_second_study_in_the_folder_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_study_that_another_process_begins_is_refused_and_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(studies, "PATIENCE", 0.1)
     studies.begin_study(study_spec(), tmp_path)
     before = (tmp_path / "study.toml").read_text()
     with locked(tmp_path / ".lock", ""):
@@ -376,6 +379,16 @@ def test_a_second_study_in_the_folder_is_refused_and_changes_nothing(tmp_path: P
         with pytest.raises(InputError, match="is being written by another study"):
             extend_study(tmp_path, 9)
     assert (tmp_path / "study.toml").read_text() == before
+
+
+def test_a_study_that_is_carried_out_is_not_extended(tmp_path: Path) -> None:
+    spec = study_spec(flatness=[])
+    studies.carry_out_study(spec, tmp_path)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    held = studies.runs_of(spec, tmp_path)[-1][1]
+    with held.writing(), pytest.raises(InputError, match=rf"{held.path.name} is being written by process"):
+        extend_study(tmp_path, 9)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ..core.object_references import allow_code
 from ..engine.ranks import is_launched
 from ..files import flush_folder, make_folder, system_errors, writing
 from ..rounds.checksums import Checksums
-from .claims import LEASE, BusyError
+from .claims import LEASE, BusyError, ClaimObserver
 from .config_errors import validated
 from .interrupt import Interrupted, StopRequest, stop_between_rounds
 from .jobs import Jobs, gpus_of_jobs
@@ -318,6 +318,9 @@ def extend_study(path: Path, rounds: int, strict: bool = False) -> StudySpec:
         raise InputError(f"--rounds {rounds}: the grid of {path} has the rounds of each run; change the grid")
     longer = _with_more(spec, rounds, path)
     with writing(path, BUSY.format(path)):
+        for _, directory in runs_of(spec, path):
+            if not (observed := ClaimObserver().look(directory.path)).is_free:
+                raise observed.busy(directory.path)
         for before, after in zip(spec.runs(), longer.runs(), strict=True):
             old, new = run_directory(before, path), run_directory(after, path)
             if not old.has_begun or new.path.exists():
