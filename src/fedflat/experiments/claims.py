@@ -209,10 +209,12 @@ class HeldClaim:
         """End the heartbeat and remove the file, if it is still this process's."""
         self._ended.set()
         self._beating.join()
-        with suppress(InputError, OSError):
-            self.check()
-            (self._folder / NAME).unlink()
-        os.close(self._handle)
+        try:
+            with suppress(InputError, OSError):
+                self.check()
+                (self._folder / NAME).unlink()
+        finally:
+            os.close(self._handle)
 
     def _beat(self) -> None:
         while not self._ended.wait(self._claim.lease / BEATS):

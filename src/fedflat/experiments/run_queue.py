@@ -36,6 +36,10 @@ class RunQueue:
         self._observer = ClaimObserver()
         self._others_go_on = False  # whether the last `next` found that living processes hold all runs that are left
 
+    def __len__(self) -> int:
+        """Return how many runs are left."""
+        return len(self._left)
+
     @property
     def device(self) -> str:
         """The setting `device` of the first run that is left."""
