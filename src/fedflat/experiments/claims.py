@@ -95,7 +95,7 @@ def check_lease(lease: float) -> None:
 def machine_name() -> str:
     """Return a name that no other machine has: on Linux of its last start, elsewhere of its network address."""
     with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text()[:64].strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii")[:64].strip()
     return f"{platform.node()[:180]}-{uuid.getnode():012x}"
 
 
@@ -210,11 +210,16 @@ class HeldClaim:
         self._ended.set()
         self._beating.join()
         try:
-            with suppress(InputError, OSError):
-                self.check()
-                (self._folder / NAME).unlink()
+            self._remove()
         finally:
             os.close(self._handle)
+        if not IS_POSIX:  # Windows removes no open file
+            self._remove()
+
+    def _remove(self) -> None:
+        with suppress(InputError, OSError):
+            self.check()
+            (self._folder / NAME).unlink()
 
     def _beat(self) -> None:
         while not self._ended.wait(self._claim.lease / BEATS):
@@ -258,23 +263,40 @@ def _placed(folder: Path, claim: Claim, observed: Observation) -> int:
     try:
         os.write(handle, claim.content())
         os.fsync(handle)
-        with suppress(OSError):  # a file system without locks
-            lock(handle)
         if not IS_POSIX:  # Windows renames no open file
             os.close(handle)
-        if observed.content is None:
-            _link(temporary, path)
-        elif (found := read_claim(folder)) is None or found[0] != observed.content:
-            raise FileExistsError
         else:
-            os.replace(temporary, path)
-    except (FileExistsError, FileNotFoundError) as error:  # another process was faster, or swept the temporary file
-        os.close(handle)
-        raise BusyError(f"--out {folder} is being written by another process") from error
-    finally:
+            _try_to_lock(handle)
+        _publish(temporary, path, observed)
+        if not IS_POSIX:
+            _try_to_lock(handle := open_no_link(path, os.O_RDWR))
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-    return handle if IS_POSIX else open_no_link(path, os.O_RDWR)
+    except BaseException as error:
+        with suppress(OSError):
+            os.close(handle)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, FileExistsError | FileNotFoundError):  # another was faster, or swept the temporary file
+            raise BusyError(f"--out {folder} is being written by another process") from error
+        raise
+    return handle
+
+
+def _try_to_lock(handle: int) -> None:
+    """Lock an open file, unless its file system has no locks."""
+    with suppress(OSError):
+        lock(handle)
+
+
+def _publish(temporary: Path, path: Path, observed: Observation) -> None:
+    """Give the file the name `path`. Raises FileExistsError unless `path` is still as it was observed."""
+    if observed.content is None:
+        _link(temporary, path)
+    elif (found := read_claim(path.parent)) is None or found[0] != observed.content:
+        raise FileExistsError
+    else:
+        os.replace(temporary, path)
 
 
 def _link(temporary: Path, path: Path) -> None:

@@ -163,7 +163,7 @@ class RunDirectory:
     def record_failure(self, error: Exception, t: int) -> None:
         """Keep the error with which the run ended in round `t`."""
         text = json.dumps({"error": f"{type(error).__name__}: {error}"[:1000], "t": t}) + "\n"
-        write_atomically(self.path / FAILURE, lambda path: path.write_text(text))
+        write_atomically(self.path / FAILURE, lambda path: path.write_bytes(text.encode()))
 
     def forget_failure(self) -> None:
         """Remove what `record_failure` wrote."""
