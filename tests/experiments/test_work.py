@@ -22,7 +22,7 @@ from fedflat.experiments.jobs import Jobs
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.run_queue import RunQueue
 from fedflat.experiments.study_status import counts, runs_in, status
-from support.processes import wait_until
+from support.processes import PATIENCE, children, wait_until
 from support.studies import study_spec
 from support.watching import Watched
 
@@ -63,6 +63,12 @@ def begun(folder: Path) -> dict[int, Path]:
     return {pid: path for pid, path in holders(folder).items() if RunDirectory(path).checkpoints}
 
 
+def under_way(folder: Path) -> list[Path]:
+    """The runs of which a process says that it has finished a round."""
+    held = {path: read_claim(path) for path in holders(folder).values()}
+    return [path for path, claim in held.items() if claim is not None and claim[1] is not None and claim[1].done]
+
+
 def models(folder: Path) -> dict[str, bytes]:
     return {path.parent.name: path.read_bytes() for path in folder.glob("runs/*/model.safetensors")}
 
@@ -97,6 +103,29 @@ def test_of_six_processes_two_are_killed_and_one_is_stopped_for_longer_than_its_
     interrupted = [folder.name for folder in hurt.values()]
     segments = {name: json.loads((shared / "runs" / name / "env.json").read_text()) for name in models(shared)}
     assert all(len(segments[name]) >= 2 for name in interrupted), "another process went on with it"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_a_signal_to_every_process_saves_the_runs_and_begins_no_more(tmp_path: Path) -> None:
+    """As schedulers send it before the time limit, or some of them: to the process and to those that it has started."""
+    spec = study_spec(methods=["fedavg"], seeds=[0, 1, 2], rounds=2000, flatness=[], checkpoint_every=2000)
+    (tmp_path / "study.toml").write_text(spec.to_toml())
+    words = [str(tmp_path / "study.toml"), "--out", str(tmp_path / "shared"), "--jobs", "2", "--lease", str(LEASE)]
+    command = [sys.executable, "-m", "fedflat", "work", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_until(lambda: len(under_way(tmp_path / "shared")) == 2, "a round of two runs")
+        for pid in (*children(process.pid), process.pid):
+            os.kill(pid, signal.SIGTERM)
+        output, _ = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGTERM, output
+    assert len([line for line in output.splitlines() if " begins with round " in line]) == 2, output
+    assert "left out" not in output
+    saved = list((tmp_path / "shared").glob("runs/*/checkpoint/round-*.safetensors"))
+    assert len(saved) == 2, "though no checkpoint was due"
 
 
 def test_a_queue_that_is_shared_leaves_runs_to_living_processes(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
+from types import FrameType
 from typing import Any
 
 import torch
@@ -53,12 +54,23 @@ class StudyTask:
         )
 
 
+class FirstSignal(StopRequest):
+    """A signal handler of a worker that keeps the number of the first signal; later ones change nothing.
+
+    A scheduler may signal every process, and the parent passes the same signal on. The parent also decides when to stop
+    at once: it then ends its workers.
+    """
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.signal_number = self.signal_number or number
+
+
 def prepare_runs() -> RunTask:
     """Let SIGINT and SIGTERM stop this worker's run between rounds; return the function that carries out a run.
 
     The returned function returns the number of the signal that stopped the run, or None if the run finished.
     """
-    request = StopRequest()
+    request = FirstSignal()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, request)
 
@@ -183,7 +195,7 @@ class ParallelRuns:
             else:
                 error = error or item.error or (Interrupted(item.value, SAVED) if item.value else None)
         self._error = self._error or error
-        if finished and self._error is None:
+        if finished and self._error is None and not self._request.signal_number:
             self._submit()
         if finished:
             self._pool.end_idle()  # end the workers for which no run is left
