@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -12,7 +13,7 @@ import pytest
 from safetensors import SafetensorError
 
 from fedflat.core.errors import InputError, printable
-from fedflat.files import locked, read_bytes, read_json, read_toml, sweep, temporary_folder, write_atomically
+from fedflat.files import locked, read_bytes, read_json, read_toml, sweep, temporary_folder, write_atomically, writing
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
@@ -86,6 +87,22 @@ def test_only_what_a_killed_write_left_is_swept(tmp_path: Path) -> None:
     sweep(tmp_path)
     assert before - {path.name for path in tmp_path.iterdir()} == {ours.name}
     sweep(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("error", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    """Such as Lustre without the option `flock`: it is named at once, unless the lock can be done without."""
+
+    def no_lock(handle: int, operation: int) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(fcntl, "flock", no_lock)
+    left = tmp_path / f".tmp-fedflat-{'0' * 16}"
+    left.touch()
+    with pytest.raises(InputError, match=r"\.lock cannot be locked: its file system has no locks"):
+        writing(tmp_path, "busy").__enter__()
+    with writing(tmp_path, "busy", needed=False):
+        assert left.exists(), "it may be another process's"
 
 
 def test_a_lock_writes_to_nothing(tmp_path: Path) -> None:

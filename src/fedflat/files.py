@@ -6,6 +6,7 @@ says otherwise.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -46,6 +47,7 @@ PARSING = (OSError, ValueError, LookupError, TypeError, AttributeError, Overflow
 PUBLIC, PRIVATE = 0o666, 0o600  # modes of new files, before the user's umask
 FOLDER = 0o777  # mode of new folders, before the user's umask
 CHECK_INTERVAL = 0.05  # seconds between two attempts to get a lock
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # of file systems without locks, such as some of clusters
 _fence: ContextVar[Callable[[], None]] = ContextVar("fence", default=lambda: None)
 
 
@@ -176,39 +178,50 @@ def _remove_abandoned(path: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, busy: str, patience: float = 0.0) -> Iterator[None]:
+def locked(path: Path, busy: str, patience: float = 0.0, needed: bool = True) -> Iterator[bool]:
     """Hold a lock on the file `path` inside the block; the system releases the lock however the process ends.
 
     The file is created if it is missing. Nothing is written to it, and a symbolic link is not followed. Raises
-    InputError with the message `busy` if another process still holds the lock after `patience` seconds.
+    InputError with the message `busy` if another process still holds the lock after `patience` seconds. On a file
+    system without locks, raises InputError if the lock is `needed`, and otherwise yields False.
     """
     with system_errors(path, "locked"):
         handle = open_no_link(path, os.O_RDWR | os.O_CREAT, PUBLIC)
     try:
-        end = monotonic() + patience
-        while True:
-            try:
-                lock(handle)
-                break
-            except OSError as error:
-                if monotonic() >= end:
-                    raise InputError(busy) from error
-                sleep(CHECK_INTERVAL)
-        yield
+        is_held = _lock(handle, busy, patience)
+        if needed and not is_held:
+            raise InputError(f"{path} cannot be locked: its file system has no locks")
+        yield is_held
     finally:
         os.close(handle)
 
 
+def _lock(handle: int, busy: str, patience: float) -> bool:
+    """Lock an open file; return False on a file system without locks."""
+    end = monotonic() + patience
+    while True:
+        try:
+            lock(handle)
+            return True
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                return False
+            if monotonic() >= end:
+                raise InputError(busy) from error
+        sleep(CHECK_INTERVAL)
+
+
 @contextmanager
-def writing(folder: Path, busy: str, patience: float = 0.0) -> Iterator[None]:
+def writing(folder: Path, busy: str, patience: float = 0.0, needed: bool = True) -> Iterator[None]:
     """Make `folder`, hold its lock file locked inside the block, and first remove killed processes' temporary files.
 
     Raises InputError if the folder cannot be made, or, with the message `busy`, if another process still holds the lock
-    after `patience` seconds.
+    after `patience` seconds, or if the file system has no locks and the lock is `needed`.
     """
     make_folder(folder)
-    with locked(folder / ".lock", busy, patience):
-        sweep(folder)
+    with locked(folder / ".lock", busy, patience, needed) as is_held:
+        if is_held:  # otherwise temporary files may be those of living processes
+            sweep(folder)
         yield
 
 

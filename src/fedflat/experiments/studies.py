@@ -205,7 +205,8 @@ def check_folders(runs: Runs) -> None:
 
 def begin_study(spec: StudySpec, path: Path) -> None:
     """Make the study's folder and write its configuration. Raises InputError as `check_study_folder` does."""
-    with writing(path, BUSY.format(path), PATIENCE):  # another process may begin at the same time
+    # Another process may begin at the same time; without locks, those of one study write the same bytes.
+    with writing(path, BUSY.format(path), PATIENCE, needed=False):
         check_study_folder(spec, path)
         if not (path / "study.toml").exists() or load_study(path).to_toml() != spec.to_toml():
             write_study(spec, path)
