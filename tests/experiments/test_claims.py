@@ -105,6 +105,27 @@ def test_a_claim_of_another_machine_is_believed_until_its_number_stands_still(tm
     assert observer.look(tmp_path).is_free
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="containers are Linux's")
+def test_a_container_is_a_machine_of_its_own(tmp_path: Path) -> None:
+    """Two containers may have the folder by two mounts, between which no lock is seen: silence alone counts."""
+    inside = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+    try:
+        subprocess.run([*inside, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"namespaces are not permitted here: {error}")
+    code = "from fedflat.experiments.claims import machine_name; print(machine_name())"
+    here, again, there = (
+        subprocess.run([*where, sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+        for where in ([], [], inside)
+    )
+    assert here == again != there
+    claim = replace(Claim.new(lease=60.0), machine=there)
+    (tmp_path / NAME).write_bytes(claim.content())
+    assert not look(tmp_path).is_free
+    (tmp_path / NAME).write_bytes(replace(claim, machine=here).content())
+    assert look(tmp_path).has_ended
+
+
 @pytest.mark.parametrize("began", [0.0, 4e9])
 def test_the_clocks_of_other_machines_do_not_matter(tmp_path: Path, began: float) -> None:
     claim_of_another_machine(tmp_path, began=began)

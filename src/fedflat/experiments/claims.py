@@ -93,9 +93,14 @@ def check_lease(lease: float) -> None:
 
 @cache
 def machine_name() -> str:
-    """Return a name that no other machine has: on Linux of its last start, elsewhere of its network address."""
+    """Return a name that no other machine has: on Linux of its last start, elsewhere of its network address.
+
+    Containers of one machine have different names, because locks in one may not be seen in another: each may have a
+    mount of its own.
+    """
     with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii")[:64].strip()
+        started = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")[:64].strip()
+        return f"{started} {os.readlink('/proc/self/ns/pid')}"
     return f"{platform.node()[:180]}-{uuid.getnode():012x}"
 
 
