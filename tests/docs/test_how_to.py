@@ -37,12 +37,12 @@ LONG = {
     f"howto/{name}.md"
     for name in ("adapters", "federation", "participation", "resume", "sweeps", "tune", "use_the_model")
 }
-SPECS: dict[str, type[Experiment]] = {"run": RunSpec, "compare": StudySpec, "tune": TuningSpec}
+SPECS: dict[str, type[Experiment]] = {"run": RunSpec, "compare": StudySpec, "work": StudySpec, "tune": TuningSpec}
 
 
 def test_there_are_pages_with_commands() -> None:
     assert {"howto/own_parts.md", "howto/sweeps.md", "howto/resume.md", "howto/federation.md"} <= set(PAGES)
-    assert "howto/participation.md" in PAGES
+    assert {"howto/participation.md", "howto/clusters.md"} <= set(PAGES)
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ from .spec import Experiment, RunSpec, StudySpec
 ONE = Jobs()
 EXTENSIBLE = ("methods", "seeds", "protocol", "grid")  # settings that may change when a study is extended
 BUSY = "--out {} is being written by another study"
-PATIENCE = 5.0  # seconds to wait for a process that begins the same study
+PATIENCE = 60.0  # seconds to wait for a process that begins the same study
 Spec = TypeVar("Spec", bound=Experiment)
 
 
