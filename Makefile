@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE =
 CHECKS = $(MAKE) --jobs=2 --output-sync --no-print-directory lint types imports docs-check
 
 # On a machine whose torch is built for a GPU, uv lists what such a build needs: add the folder of a CPU build, `--find-links`.
-.PHONY: help install locked demo check test test-all trials promises lint types imports docs-check docs clean
+.PHONY: help install locked demo check test test-all trials promises matrix lint types imports docs-check docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,6 +57,9 @@ trials: $(INSTALLED)  ## try again every way to lose something; writes docs/tria
 
 promises: $(INSTALLED)  ## try every promise and every row of the page of threats, and say which hold; half an hour
 	$(BIN)/python -m benchmarks.promises --all
+
+matrix: $(INSTALLED)  ## the fast tests with Python 3.11 to 3.13 and the oldest to the newest torch; writes docs/matrix.json
+	$(BIN)/python -m benchmarks.matrix --out docs/matrix.json
 
 lint: $(INSTALLED)  ## style
 	$(BIN)/ruff check .

@@ -58,7 +58,10 @@ def parts() -> dict[str, Mapping[str, str]]:
         "docs/guards.md": guards_parts(),
         "docs/secure_sum.md": secure_sum_parts(),
         "docs/privacy.md": privacy_parts(),
-        "docs/tests.md": {"planted defects": of_file("planted_defects.json", measured.defects_table)},
+        "docs/tests.md": {
+            "versions": of_file("matrix.json", measured.versions_table),
+            "planted defects": of_file("planted_defects.json", measured.defects_table),
+        },
     }
 
 

@@ -262,6 +262,17 @@ def defects_table(content: Content) -> Table:
     ])  # fmt: skip
 
 
+def versions_table(content: Content) -> Table:
+    """Return what became of the fast tests with other versions, and which failed."""
+    titles = ("Python", "torch", "NumPy", "system", "passed", "failed", "skipped", "seconds")
+    return Table(titles, [
+        (row["python"], row["torch"], row["numpy"], row["system"], f"{row['passed']:,}",
+         ", ".join([str(row["failed"]), *(f"`{name.rpartition('/')[2]}`" for name in row["failures"])]),
+         str(row["skipped"]), f"{row['seconds']:,}")
+        for row in content["pairs"]
+    ])  # fmt: skip
+
+
 def _caught_by(outcome: Content | None) -> str:
     """Return the test that caught a defect, without its folder; for a defect that was not caught, what was run."""
     if outcome is None:
