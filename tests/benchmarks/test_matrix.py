@@ -21,6 +21,8 @@ REPORT = """<testsuites><testsuite>
 <testcase classname="tests.a.test_b" name="test_e"/>
 <testcase classname="tests.a.test_b" name="test_e"><error/></testcase>
 <testcase classname="tests.a.test_f" name="test_c[1]"/>
+<testcase classname="" name="tests.a.test_g"><error/></testcase>
+<testcase classname="" name="tests.a.test_g"><error/></testcase>
 </testsuite></testsuites>"""
 
 
@@ -31,9 +33,10 @@ def row(python: str, torch: str, passed: int = 1, failures: tuple[str, ...] = ()
 
 
 def test_a_test_is_counted_once_and_fails_if_its_end_does() -> None:
+    """Two processes of pytest report the file that they cannot import."""
     assert counted(ElementTree.parse(StringIO(REPORT))) == {
-        "passed": 2, "failed": 2, "skipped": 1,
-        "failures": ["tests/a/test_b.py::test_c[2]", "tests/a/test_b.py::test_e"],
+        "passed": 2, "failed": 3, "skipped": 1,
+        "failures": ["tests/a/test_b.py::test_c[2]", "tests/a/test_b.py::test_e", "tests/a/test_g.py"],
     }  # fmt: skip
 
 
