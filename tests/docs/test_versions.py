@@ -1,0 +1,96 @@
+"""The versions that GitHub tries are the stated ones, those of `make matrix`, and those of the page's table."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tomllib
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from benchmarks.matrix import PYTHONS, TORCHES
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
+JOBS: dict[str, dict[str, Any]] = WORKFLOW["jobs"]
+TRIED = json.loads((ROOT / "docs" / "matrix.json").read_text())["pairs"]
+
+
+def pinned_torch() -> str:
+    [version] = re.findall(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    return version
+
+
+def python_of(job: dict[str, Any]) -> str:
+    [version] = [step["with"]["python-version"] for step in job["steps"] if "setup-python" in step.get("uses", "")]
+    return version
+
+
+def test_pythons_are_those_of_the_package() -> None:
+    prefix = "Programming Language :: Python :: 3."
+    classified = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if line.startswith(prefix)]
+    assert JOBS["versions"]["strategy"]["matrix"]["python"] == list(PYTHONS) == classified
+    assert PROJECT["requires-python"] == f">={PYTHONS[0]}"
+    assert sorted(PYTHONS, key=Version) == list(PYTHONS)
+
+
+def test_torches_are_the_floor_the_tested_and_a_newer_one() -> None:
+    assert JOBS["versions"]["strategy"]["matrix"]["torch"] == list(TORCHES)
+    [floor] = [line.specifier for line in map(Requirement, PROJECT["dependencies"]) if line.name == "torch"]
+    oldest, tested, newest = map(Version, TORCHES)
+    assert [(one.operator, Version(one.version)) for one in floor] == [(">=", oldest)]
+    assert tested == Version(pinned_torch())
+    assert newest > tested
+
+
+def test_every_pair_is_tried_once() -> None:
+    """The tested one with all tests, on the Python for which versions are locked, and in the other job all others."""
+    matrix = JOBS["versions"]["strategy"]["matrix"]
+    excluded = [(pair["python"], pair["torch"]) for pair in matrix["exclude"]]
+    assert excluded == [(python_of(JOBS["locked"]), pinned_torch())]
+    assert set(excluded) < set(product(matrix["python"], matrix["torch"]))
+    assert "make test" in [step.get("run") for step in JOBS["locked"]["steps"]]
+    assert python_of(JOBS["systems"]) == python_of(JOBS["locked"]) == PYTHONS[0]
+
+
+def test_both_ends_were_tried() -> None:
+    """The oldest Python with the oldest torch, and the newest with the newest; the page says which others were."""
+    tried = {(row["python"].rpartition(".")[0], row["torch"].partition("+")[0]) for row in TRIED}
+    assert tried >= {(PYTHONS[0], TORCHES[0]), (PYTHONS[-1], TORCHES[-1])}
+    assert tried <= set(product(PYTHONS, TORCHES))
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_may_only_read_ends_in_time_and_runs_known_code(job: str) -> None:
+    """An action is its commit: a tag can be moved to other code."""
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+    assert "permissions" not in JOBS[job]
+    assert JOBS[job]["timeout-minutes"] <= 75
+    used = [step["uses"] for step in JOBS[job]["steps"] if "uses" in step]
+    assert len(used) == 2
+    assert [name for name in used if not re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", name)] == []
+
+
+def test_only_windows_may_fail() -> None:
+    allowed = {name: job["continue-on-error"] for name, job in JOBS.items() if "continue-on-error" in job}
+    assert allowed == {"systems": "${{ matrix.system == 'windows-latest' }}"}
+
+
+def test_every_folder_and_extra_that_commands_name_is_there() -> None:
+    """A folder of tests or an extra that was renamed would fail there alone."""
+    lines = [line for job in JOBS.values() for step in job["steps"] for line in step.get("run", "").splitlines()]
+    words = [word for line in lines for word in shlex.split(line, comments=True)]
+    folders = [word for word in words if word.startswith("tests/")]
+    assert folders == ["tests/core", "tests/methods", "tests/rounds"]
+    assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
+    extras = {extra for word in words if word.startswith(".[") for extra in word[2:-1].split(",")}
+    assert extras
+    assert extras <= PROJECT["optional-dependencies"].keys()
