@@ -85,6 +85,16 @@ def test_what_cannot_be_installed_is_told_and_the_next_pair_tried(
     assert [folder.name for folder in (tmp_path / "environments").iterdir()] == ["3.11-2.9.0"]
 
 
+@pytest.mark.parametrize("code", [-9, 2, 5])
+def test_tests_that_were_killed_or_stopped_or_not_found_are_no_result(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int
+) -> None:
+    ended = matrix.subprocess.CompletedProcess([], code, stdout=b"{}")
+    monkeypatch.setattr(matrix.subprocess, "run", lambda *_, **__: ended)
+    with pytest.raises(matrix.subprocess.CalledProcessError):
+        matrix.tried(tmp_path / "python", 1)
+
+
 def test_a_python_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["matrix", "--python", "3.99"])
     with pytest.raises(SystemExit, match=r"^--python 3\.99: there is no python3\.99 on the path$"):
