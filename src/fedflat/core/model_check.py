@@ -13,13 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from .errors import InputError, first_line, is_out_of_memory, with_type
 from .hidden_state import HiddenState, close, leaves_of, plain_state, same
 from .stacked_layers import SeededDropout
 from .task import CROSS_ENTROPY, Task
-from .torch_module import Restorer, copied, evaluating, scores_of
+from .torch_module import OtherParameters, copied, evaluating, scores_of
 
 
 class Randomness(Enum):
@@ -213,9 +212,8 @@ def _scores(module: nn.Module, parameters: dict[str, Tensor], x: Tensor, classes
 
 def _called(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Any:
     """Call `module` with `parameters` on `x`. Raises InputError if the call fails, but not if memory is short."""
-    restorer = Restorer(module)
     try:
-        return functional_call(module, parameters, (x,))
+        return OtherParameters(module, parameters).call(list(parameters.values()), x)
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
         if is_out_of_memory(error):
             raise
@@ -224,15 +222,13 @@ def _called(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Any:
         if not x.is_floating_point() and _takes_floats(module, parameters, x):
             problem = "it takes floats, and whole numbers are tokens; give quantities as floats, x.astype('float32')"
         raise InputError(f"model: cannot take samples of shape {shape} and type {x.dtype}: {problem}") from error
-    finally:
-        restorer.restore_parameters()
 
 
 def _takes_floats(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> bool:
     """Tell whether `module` accepts `x` if it is converted to the floating-point dtype of `parameters`."""
     floats = [p.dtype for p in parameters.values() if p.is_floating_point()]
     with suppress(Exception):
-        functional_call(module, parameters, (x.to(floats[0]),))
+        OtherParameters(module, parameters).call(list(parameters.values()), x.to(floats[0]))
         return True
     return False
 

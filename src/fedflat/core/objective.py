@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from .errors import InputError, StackingError, first_line, is_out_of_memory, shortened
 from .hidden_state import close
 from .stacked_layers import EmbeddingGradients, SeededDropout, has_special_gradient, linear_layers, row_major
 from .task import CROSS_ENTROPY, Task
-from .torch_module import Restorer, Space, evaluating, own_modes, scores_of, start_training
+from .torch_module import OtherParameters, Space, evaluating, own_modes, scores_of, start_training
 
 
 @dataclass(frozen=True)
@@ -63,38 +63,32 @@ class Objective:
         start_training(module)
         self.module = module
         self.space = Space(module)
-        self._linear, self._restorer = linear_layers(module), Restorer(module)
+        self._linear, self._called = linear_layers(module), OtherParameters(module, self.space.shapes)
         self._embeddings = EmbeddingGradients if has_special_gradient(module) else nullcontext
-        self._tied = len(list(module.named_parameters(remove_duplicate=False))) > len(list(module.named_parameters()))
 
     def logits(self, w: Tensor, x: Tensor, key: Tensor | None = None) -> Tensor:
         """Compute class scores (*clients, b, classes) at `w` (*clients, d) for `x` (*clients, b, *shape).
 
         Dropout draws its masks from `key` (*clients,), or from torch's random state if `key` is None.
         """
-        parameters = self.space.views(w.to(x.device))
+        parameters = self.space.view_list(w.to(x.device))
         if w.ndim == 1:
             x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
-            return self._scores(parameters, x, key)
+            return self._scores(key, x, *parameters)
         with row_major(self._linear), self._embeddings(), _stacking():
-            stacked = [x, *parameters.values()]
             if key is None:
-                scores: Tensor = vmap(partial(self._stacked_scores, None))(*stacked)
+                scores: Tensor = vmap(partial(self._scores, None))(x, *parameters)
             else:
-                scores = vmap(self._stacked_scores)(key, *stacked)
+                scores = vmap(self._scores)(key, x, *parameters)
         return scores
 
-    def _stacked_scores(self, key: Tensor | None, x: Tensor, *values: Tensor) -> Tensor:
-        """Call `_scores` with the parameters as separate arguments, which `vmap` handles faster than a dictionary."""
-        return self._scores(dict(zip(self.space.shapes, values, strict=True)), x, key)
-
-    def _scores(self, parameters: dict[str, Tensor], x: Tensor, key: Tensor | None) -> Tensor:
+    def _scores(self, key: Tensor | None, x: Tensor, *parameters: Tensor) -> Tensor:
         """Compute one client's scores (b, classes); inside `vmap` the tensors are batched."""
         with nullcontext() if key is None else SeededDropout(key):
             try:
-                output = functional_call(self.module, parameters, (x,), tie_weights=self._tied)
+                output = self._called.call(parameters, x)
             finally:
-                self._restorer.restore()
+                self._called.restore()
         return scores_of(output)
 
     def loss(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
