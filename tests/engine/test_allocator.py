@@ -32,6 +32,12 @@ for _ in range(20):
     use()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
+SIMULATION = """
+import numpy as np, torch
+import fedflat as ff
+data = ff.FederatedData.from_clients([(np.ones((4, 2), np.float32), np.arange(4) % 2)] * 2, classes=2)
+ff.Simulation(torch.nn.Linear(2, 2), data, ff.methods.FedAvg(), ff.Client(steps=1), executor="sequential")
+"""
 
 
 class Library:
@@ -112,3 +118,13 @@ def test_freed_memory_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
         assert tuned == str(value == "")
         faults[value] = int(number)
     assert faults[""] < 1000 < 20_000 < faults["default"]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="sets glibc")
+@pytest.mark.parametrize(("value", "keeps"), [("", True), ("default", False)])
+def test_a_simulation_in_a_script_keeps_memory_too(value: str, keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, value)
+    script = FAULTS.replace("print(tune_allocator())", SIMULATION)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    faults = int(run.stdout)
+    assert (faults < 1024) == keeps

@@ -16,7 +16,7 @@ from ..adapters import LoRA, base_parameters, by_turns
 from ..core.errors import InputError, NonFiniteError
 from ..core.hyper import plain_numbers, takes_numbers
 from ..core.method import Context, Method
-from ..core.native_libraries import fix_product_rounding
+from ..core.native_libraries import fix_product_rounding, tune_allocator
 from ..core.progress import Progress, no_progress
 from ..core.structure import text_of
 from ..core.task import SampleLoss
@@ -47,7 +47,7 @@ from ..rounds.segments import Segment
 from ..rounds.server import Server, metrics_table
 from ..rounds.settings import table_of
 from .callbacks import Callback, check_callbacks, wants_to_stop
-from .choice import Choice, agreed, check_name, choose
+from .choice import Choice, agreed, check_name, choose, stands_alone
 from .client_store import BUDGET, ClientStore
 from .cohort import Arrivals, Cohort, CohortResult, InProcess, Trainer, train
 from .evaluation import Evaluated, OwnModels, ServerModel, predict
