@@ -16,12 +16,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
 import fedflat as ff
 from fedflat.cli.flags import resolve
 from fedflat.core.errors import InputError
 from fedflat.core.method import Context
-from fedflat.engine.cohort import InProcess
+from fedflat.engine.cohort import InProcess, _split
 from fedflat.engine.stacked import Stacked
 from fedflat.engine.workers import WorkerError, Workers, process, training_pool
 from fedflat.engine.workers.training_pool import ChunkTask, TrainingPool
@@ -400,6 +403,36 @@ def test_workers_start_where_they_pay(number, cohort: int, seconds: float, start
     assert RecordedStarts.started == started
 
 
+@pytest.mark.parametrize(
+    ("function", "number", "started"),
+    [(nn.ReLU(), 2, [2]), (nn.ReLU(), 3, [3]), (nn.GELU(), 2, []), (nn.ReLU(), 1, [])],
+)
+def test_one_stack_is_divided_among_workers_where_no_bit_depends_on_it(
+    function: nn.Module, number: int, started: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_pool, "TrainingPool", RecordedStarts)
+    monkeypatch.setattr(RecordedStarts, "started", [], raising=False)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 7), function, nn.Linear(7, 3))
+    settings = {"model": model, "dtype": torch.float32, "executor": "stacked", "participation": 6}
+    divided, whole = (simulation(FedAvg(), workers=many, **settings) for many in (number, 1))
+    for sim in (divided, whole):
+        sim.round()
+    assert RecordedStarts.started == started
+    assert torch.equal(divided.w, whole.w)
+
+
+@given(places=st.integers(1, 60), most=st.integers(1, 20), at_once=st.integers(1, 8))
+def test_chunks_are_equal_and_as_many_as_processes(places: int, most: int, at_once: int) -> None:
+    chunks = _split(np.arange(places), most, at_once)
+    sizes = [len(chunk) for chunk in chunks]
+    assert np.concatenate(chunks).tolist() == list(range(places))
+    assert max(sizes) <= most
+    assert min(sizes) >= 1
+    assert max(sizes) - min(sizes) <= 1
+    assert len(chunks) % at_once == 0 or len(chunks) == places
+
+
 OF_THE_SCRIPT = """
 from __future__ import annotations
 import numpy as np
@@ -515,6 +548,6 @@ def test_a_gpu_has_one_process() -> None:
     def executor() -> Executor:
         raise AssertionError("the executor is not needed before the first round")
 
-    assert Workers(executor, "auto", torch.device("cuda")).number == 1
+    assert Workers(executor, "auto", torch.device("cuda"), bool).number == 1
     with pytest.raises(InputError, match=r"workers = 2: on device = 'cuda' one process trains all clients"):
-        Workers(executor, 2, torch.device("cuda"))
+        Workers(executor, 2, torch.device("cuda"), bool)

@@ -185,6 +185,10 @@ class Trainer(Protocol):
     def executor(self) -> Executor:
         """The executor that runs the clients."""
 
+    @property
+    def at_once(self) -> int:
+        """The number of chunks that are trained at the same time."""
+
     def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context, chunks: int) -> Generator[ChunkResult]:
         """Yield the result of each of `chunks` tasks, in order; a result is valid until the next one is requested."""
 
@@ -195,6 +199,7 @@ class InProcess:
 
     executor: Executor
     observer: RoundObserver | None = None
+    at_once = 1
 
     def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context, chunks: int = 0) -> Generator[ChunkResult]:
         """Yield the result of each task, in order."""
@@ -217,8 +222,7 @@ def train(
     drifts, losses = cohort.down.w.new_zeros(2, len(clients)).unbind()
     own = ranks.share(executor.batches.steps(cohort.ctx.t, clients), ranks.owners(clients) if store.keeps else None)
     groups = [own] if screening is None else screening.in_order(clients, own)
-    # The chunks of a group have sizes as equal as possible.
-    chunks = [x for some in groups if len(some) for x in np.array_split(some, -(-len(some) // executor.chunk))]
+    chunks = [x for some in groups if len(some) for x in _split(some, executor.chunk, trainer.at_once)]
     gradients = 0
     down = cohort.down.map(lambda x: aligned(x.to(cohort.down.w.dtype)))
     tasks = _tasks(store, [clients[places] for places in chunks], down)
@@ -238,6 +242,12 @@ def train(
                 store.stage(trained, counted.record)
     ranks.add_up(mean, drifts, losses, *(() if screening is None else screening.of_clients))
     return _result(cohort, mean, drifts, losses, ranks.total(gradients))
+
+
+def _split(places: Index, most: int, at_once: int) -> list[Index]:
+    """Split `places` into chunks of at most `most`, of sizes as equal as possible, `at_once` or a multiple of them."""
+    number = -(-len(places) // most)
+    return np.array_split(places, min(len(places), -(-number // at_once) * at_once))
 
 
 def _result(cohort: Cohort, mean: RunningMean, drifts: Tensor, losses: Tensor, gradients: int) -> CohortResult:

@@ -141,6 +141,7 @@ class Simulation:
         Raises ValueError, naming the argument, for invalid or incompatible arguments.
         """
         fix_product_rounding()
+        tune_allocator()
         check_arguments(method, data, client, weights, precision, workers, rounds=rounds, seed=seed, last=last,
                         eval_every=eval_every, probe_every=probe_every, store_budget=store_budget)  # fmt: skip
         self.method = method.fitted(data.shape)
@@ -159,7 +160,9 @@ class Simulation:
         check_name(executor, self._problem.randomness, self.device)
         self._asked = executor  # the requested name; `prepare` makes the choice
         self._choice: Choice | None = None
-        self._workers = Workers(lambda: self.executor, workers, self.device)
+        self._workers = Workers(
+            lambda: self.executor, workers, self.device, lambda: stands_alone(self.executor, self.trial_cohort)
+        )
         self._make_server(store_budget, store_folder)
         self._evaluated = self._evaluation()
         self.callbacks, self._stopped = check_callbacks(callbacks), False

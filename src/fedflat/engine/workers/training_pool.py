@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Any, Literal
 
@@ -37,9 +37,15 @@ class Workers:
     workers is `auto`, in the first `WORTH_STARTING` seconds of training.
     """
 
-    def __init__(self, executor: Callable[[], Executor], number: int | Literal["auto"], device: torch.device) -> None:
-        """Use at most `number` processes; for `auto`, as many as torch's threads, after `WORTH_STARTING` seconds."""
-        self._executor, self._auto = executor, number == "auto"
+    def __init__(
+        self, executor: Callable[[], Executor], number: int | Literal["auto"], device: torch.device,
+        stands_alone: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        """Use at most `number` processes; for `auto`, as many as torch's threads, after `WORTH_STARTING` seconds.
+
+        stands_alone: tells whether a client's result has the same bits in any stack, so that stacks may be divided.
+        """
+        self._executor, self._auto, self._stands_alone = executor, number == "auto", stands_alone
         possible = device.type == "cpu" and IS_POSIX
         self.number = number if number != "auto" else torch.get_num_threads() if possible else 1
         if self.number > 1:
@@ -55,6 +61,17 @@ class Workers:
     def executor(self) -> Executor:
         """The executor that trains a chunk; it is chosen in the first round, possibly by a trial."""
         return self._executor()
+
+    @property
+    def at_once(self) -> int:
+        """The number of processes that a cohort is divided among; 1 if smaller stacks would change bits."""
+        if self.number < 2 or (self._auto and self._seconds < WORTH_STARTING):
+            return 1
+        return self.number if self.executor.chunk == 1 or self._divisible else 1
+
+    @cached_property
+    def _divisible(self) -> bool:
+        return self._stands_alone()
 
     def parts(self, tasks: Iterator[ChunkInput], down: Any, ctx: Context, chunks: int) -> Generator[ChunkResult]:
         """Yield the result of each of `chunks` tasks, in order; a result is valid until the next one is requested."""
