@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from torch import nn
 from fedflat.core.errors import InputError
 from fedflat.engine import choice
 from fedflat.engine.choice import choose
+from fedflat.engine.stacked import Stacked
 from fedflat.methods import find
 from support.federation import simulation
 
@@ -31,7 +31,7 @@ class TimedTrial:
     times: dict[str, list[float]]
 
     def __init__(self, executor, cohort, steps: int = 2) -> None:
-        self.plan = SimpleNamespace(steps=np.full(1, steps))
+        self.steps, self.round_steps = steps, 100
         self._times = iter([each * steps for each in self.times[executor.name]])
 
     def run(self) -> None: ...
@@ -95,6 +95,23 @@ def test_a_trial_that_was_disturbed_does_not_count(choice_for) -> None:
     found = choice_for(dense(), LONG, sequential=9e-3, stacked=4e-3, compiled=[9e-3, 8e-3, 2e-3, 7e-3])
     assert found.name == "compiled"
     assert found.seconds["compiled"] == pytest.approx(2e-3)
+
+
+@pytest.mark.parametrize("steps", [1, 7, 100])
+def test_the_cost_of_a_round_is_shared_by_all_its_steps(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each trial takes 3 ms for the round and 0.2 ms for a step of each of its clients."""
+
+    class Trial(TimedTrial):
+        def __init__(self, executor, cohort, few: int) -> None:
+            self.steps, self.round_steps = 4 * min(few, steps), 4 * steps
+
+        def seconds(self) -> float:
+            return 3e-3 + 0.2e-3 * self.steps
+
+    monkeypatch.setattr(choice, "Trial", Trial)
+    sim = simulation(find("FedAvg")())
+    found = choice._step_times([sim._make(Stacked)], COHORT)
+    assert found == {"stacked": pytest.approx((3e-3 + 0.2e-3 * 4 * steps) / (4 * steps))}
 
 
 def test_real_trials_take_processor_time() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from time import perf_counter, process_time
 
 import torch
@@ -28,10 +29,10 @@ EXECUTORS = {kind.__name__.lower(): kind for kind in (Sequential, Stacked, Compi
 ASKED = "asked for"
 CLEARLY = 1.5  # speed-up that overrules the default; a smaller one may be noise, and equal runs should choose alike
 WORTHWHILE = 1.2  # least speed-up for which a step is compiled; compiling takes seconds
-TRIAL_STEPS = 2  # local steps of each client in a trial
-ENOUGH, MOST = 0.03, 20  # timing of an executor ends after this many seconds or trials, but not before two trials
+TRIAL_STEPS = 1, 5  # local steps of each client in a short and in a long trial, which differ by steps alone
+ENOUGH, MOST = 0.1, 20  # timing of an executor ends after this many seconds or trials, but not before two trials
 COMPILING = 60.0  # upper estimate of the seconds to compile and time a step
-LONG_TRIAL_STEPS, LONG_ENOUGH = 8, 0.3  # in place of TRIAL_STEPS and ENOUGH for compiled steps, tried in long runs only
+LONG_TRIAL_STEPS, LONG_ENOUGH = (2, 12), 0.5  # the same for compiled steps, which are tried in long runs only
 TRIAL_CLIENTS = 8  # most clients whose results are compared bit by bit
 CHECKED_SAMPLES = 4  # samples whose gradients in a stack are compared with those of single clients
 
@@ -165,21 +166,33 @@ def _faster(one: Executor, many: Executor, cohort: Index) -> Choice:
 
 
 def _step_times(
-    executors: Sequence[Executor], cohort: Index, steps: int = TRIAL_STEPS, enough: float = ENOUGH
+    executors: Sequence[Executor], cohort: Index, lengths: tuple[int, int] = TRIAL_STEPS, enough: float = ENOUGH
 ) -> dict[str, float]:
-    """Measure the seconds of a client's step with each executor: the shortest of several trials, after a warm-up.
+    """Estimate the seconds of a client's step with each executor, in a round of the run.
 
-    The executors take turns. Processor time is measured, because other processes disturb it less than wall-clock time.
+    A step's own time is the difference between a long and a short trial. What is left of the short trial is a cost of
+    the round, which all local steps of the round share. Each trial counts with its shortest time, after a warm-up; the
+    executors take turns. Processor time is measured, because other processes disturb it less than wall-clock time.
     """
-    trials = [Trial(executor, cohort, steps) for executor in executors]
-    times: list[list[float]] = []
-    for trial in trials:
+    trials = [[Trial(executor, cohort, steps) for steps in lengths] for executor in executors]
+    times: list[list[list[float]]] = []
+    for trial in chain(*trials):
         trial.run()
-    while len(times) < 2 or (sum(map(sum, times)) < enough * len(trials) and len(times) < MOST):
-        times.append([trial.seconds() for trial in trials])
-    fastest = map(min, zip(*times, strict=True))
-    taken = (int(trial.plan.steps.sum()) for trial in trials)
-    return {x.name: best / number for x, best, number in zip(executors, fastest, taken, strict=True)}
+    while len(times) < 2 or (sum(map(sum, chain(*times))) < enough * len(trials) and len(times) < MOST):
+        times.append([[trial.seconds() for trial in pair] for pair in trials])
+    found = {}
+    for place, (executor, (short, long)) in enumerate(zip(executors, trials, strict=True)):
+        shortest, longest = (min(some[place][k] for some in times) for k in (0, 1))
+        found[executor.name] = _seconds_of_step(short.steps, long.steps, shortest, longest, short.round_steps)
+    return found
+
+
+def _seconds_of_step(short: int, long: int, short_seconds: float, long_seconds: float, steps: int) -> float:
+    """Return the seconds of one of `steps` local steps, from trials of `short` and of `long` steps."""
+    if short == long:  # no client takes more steps
+        return long_seconds / long
+    each = max(0.0, long_seconds - short_seconds) / (long - short)
+    return each + max(0.0, short_seconds - short * each) / steps
 
 
 class Trial:
@@ -188,10 +201,12 @@ class Trial:
     The clients are those with the most steps in the cohort, as many as the executor runs at once.
     """
 
-    def __init__(self, executor: Executor, cohort: Index, steps: int = TRIAL_STEPS) -> None:
+    def __init__(self, executor: Executor, cohort: Index, steps: int = 2) -> None:
         """Prepare the first `steps` local steps of clients of `cohort` (c,); `run` then takes these steps."""
         batches, method, space = executor.batches, executor.method, executor.objective.space
-        self.plan = batches.plan(0, batches.longest_first(0, cohort)[: executor.chunk]).first(steps)
+        whole = batches.plan(0, batches.longest_first(0, cohort)[: executor.chunk])
+        self.plan = whole.first(steps)
+        self.steps, self.round_steps = int(self.plan.steps.sum()), int(whole.steps.sum())  # of all clients together
         server = method.init_server(space.flatten(executor.objective.module))
         down = stacked(method.broadcast(server), self.plan.clients)
         contexts = ContextFactory(method, space, batches.client, 1, server.w.device)
