@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -71,8 +71,11 @@ class Objective:
 
         Dropout draws its masks from `key` (*clients,), or from torch's random state if `key` is None.
         """
-        parameters = self.space.view_list(w.to(x.device))
-        if w.ndim == 1:
+        return self._scores_at(self.space.view_list(w.to(x.device)), x, key, is_stacked=w.ndim > 1)
+
+    def _scores_at(self, parameters: Sequence[Tensor], x: Tensor, key: Tensor | None, is_stacked: bool) -> Tensor:
+        """Compute the scores of `logits` with `parameters`, each (*clients, *shape)."""
+        if not is_stacked:
             x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
             return self._scores(key, x, *parameters)
         with row_major(self._linear), self._embeddings(), _stacking():
@@ -102,21 +105,40 @@ class Objective:
 
         With `penalty_alone`, the first tensor is the mean penalty instead of `loss`.
         """
-        scores = self.logits(w, batch.x, batch.key)
+        parameters = self.space.view_list(w.to(batch.x.device))
+        mean, plain = self._losses_at(parameters, w.ndim > 1, batch, penalty, penalty_alone)
+        return mean.to(w.device), plain.to(w.device)
+
+    def _losses_at(
+        self, parameters: Sequence[Tensor], is_stacked: bool, batch: Batch, penalty: Penalty | None, alone: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Compute `losses` with `parameters`, each (*clients, *shape); `alone`: the penalty alone."""
+        scores = self._scores_at(parameters, batch.x, batch.key, is_stacked)
         each = self.task.each(scores.flatten(0, -2), batch.y.flatten(0, scores.ndim - 2)).view(scores.shape[:-1])
         plain = each.detach()
         if penalty is not None:
-            each = penalty(scores) if penalty_alone else each + penalty(scores)
+            each = penalty(scores) if alone else each + penalty(scores)
         mean = each.mean(-1) if batch.weight is None else (each * batch.weight).sum(-1)
-        return mean.to(w.device), plain.to(w.device)
+        return mean, plain
 
     def gradient(self, w: Tensor, batch: Batch, penalty: Penalty | None = None) -> Tensor:
         """Compute the gradient of `loss`, (*clients, d), for each client at its own row of `w` (*clients, d)."""
-        w = w.detach().requires_grad_()
-        with torch.enable_grad(), self.training_precision():
-            total = self.loss(w, batch, penalty).sum()
-        gradient: Tensor = torch.autograd.grad(total, w)[0]
-        return gradient
+        return self._gradient_and_losses(w, batch, penalty, False)[0]
+
+    def _gradient_and_losses(
+        self, w: Tensor, batch: Batch, penalty: Penalty | None, penalty_alone: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the gradient (*clients, d), and the unpenalised loss of each sample (*clients, b).
+
+        Each parameter is a leaf of autograd: a gradient of the whole vector would be cut into views and joined again,
+        which takes a quarter of a step of a small model.
+        """
+        leaves = [x.requires_grad_() for x in self.space.view_list(w.detach().to(batch.x.device))]
+        with torch.enable_grad(), nullcontext() if penalty_alone else self.training_precision():
+            mean, plain = self._losses_at(leaves, w.ndim > 1, batch, penalty, penalty_alone)
+            total = mean.sum() if mean.ndim else mean
+        found = torch.autograd.grad(total, leaves, materialize_grads=True)
+        return self.space.joined(found, w.ndim - 1).to(w.device), plain.to(w.device)
 
     def loss_and_gradient(
         self, w: Tensor, batch: Batch, penalty: Penalty | None = None, penalty_alone: bool = False
@@ -126,11 +148,7 @@ class Objective:
         With `penalty_alone` the gradient is that of the penalty, never in bfloat16: near the teacher, where every round
         starts, a teacher's penalty is so flat that its gradient would be only rounding error.
         """
-        w = w.detach().requires_grad_()
-        with torch.enable_grad(), nullcontext() if penalty_alone else self.training_precision():
-            loss, plain = self.losses(w, batch, penalty, penalty_alone)
-            total = loss.sum()
-        gradient: Tensor = torch.autograd.grad(total, w)[0]
+        gradient, plain = self._gradient_and_losses(w, batch, penalty, penalty_alone)
         return batch.mean(plain), gradient
 
     def training_precision(self) -> AbstractContextManager[Any]:

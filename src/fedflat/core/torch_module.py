@@ -68,6 +68,14 @@ class Space:
         pieces = torch.split(w, self.sizes, dim=-1)
         return [_view(piece, shape) for piece, shape in zip(pieces, self.shapes.values(), strict=True)]
 
+    def joined(self, parts: Sequence[Tensor], axes: int) -> Tensor:
+        """Join tensors like the views of a vector, each (*clients, *shape), to that vector (*clients, d).
+
+        axes: the number of axes of clients.
+        """
+        flat = (x.movedim(-3, -1) if x.ndim - axes == 4 else x for x in parts)
+        return torch.cat([x.reshape(*x.shape[:axes], -1) for x in flat], dim=-1)
+
     def row_major(self, w: Tensor) -> Tensor:
         """Return `w` (*clients, d) row-major, in the order of `torch.nn.utils.parameters_to_vector`."""
         return torch.cat([view.flatten(w.ndim - 1) for view in self.views(w).values()], dim=-1)
