@@ -21,7 +21,7 @@ from fedflat.experiments.claims import NAME, Claim, ClaimObserver, read_claim
 from fedflat.experiments.jobs import Jobs
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.run_queue import RunQueue
-from fedflat.experiments.study_status import counts, runs_in, status
+from fedflat.experiments.study_status import counts, run_statuses, runs_in
 from support.processes import PATIENCE, children, wait_until
 from support.studies import study_spec
 from support.watching import Watched
@@ -171,7 +171,7 @@ def test_a_run_that_fails_is_left_out_by_all_and_tried_again_by_resume(tmp_path:
     failures = studies.share_study(spec, tmp_path, watched := Watched())
     assert [type(one) for one in failures] == [NonFiniteError]
     assert (watched.failed, watched.finished) == (["FedSAM-seed0"], ["FedAvg-seed0"])
-    assert counts(found := status(runs_in(tmp_path), ClaimObserver())) == {"finished": 1, "failed": 1}
+    assert counts(found := run_statuses(runs_in(tmp_path), ClaimObserver())) == {"finished": 1, "failed": 1}
     assert str(failures[0]) in found[0].error
     assert studies.share_study(spec, tmp_path, again := Watched()) == []
     assert again.started == []
@@ -198,7 +198,7 @@ def test_an_error_in_one_run_does_not_end_the_others(tmp_path: Path, monkeypatch
 def test_what_status_says_of_every_state(tmp_path: Path) -> None:
     spec = study_spec(methods=["fedavg"], seeds=[0, 1, 2, 3, 4], rounds=2, flatness=[])
     studies.begin_study(spec, tmp_path)
-    assert counts(status(runs_in(tmp_path), ClaimObserver())) == {"waiting": 5}
+    assert counts(run_statuses(runs_in(tmp_path), ClaimObserver())) == {"waiting": 5}
     runs = studies.runs_of(spec, tmp_path)
     studies.carry_out_study(study_spec(methods=["fedavg"], seeds=[0], rounds=2, flatness=[]), tmp_path)
     studies.write_study(spec, tmp_path)
@@ -212,10 +212,16 @@ def test_what_status_says_of_every_state(tmp_path: Path) -> None:
     observer = ClaimObserver()
     claim(1)
     claim(2)
-    assert [one.state for one in status(runs, observer)] == ["finished", "running", "running", "waiting", "waiting"]
-    wait_until(lambda: status(runs, observer)[1].state == "silent", "the end of the lease")
+    assert [one.state for one in run_statuses(runs, observer)] == [
+        "finished",
+        "running",
+        "running",
+        "waiting",
+        "waiting",
+    ]
+    wait_until(lambda: run_statuses(runs, observer)[1].state == "silent", "the end of the lease")
     claim(2, beat=1)
-    found = status(runs, observer)
+    found = run_statuses(runs, observer)
     assert [one.state for one in found] == ["finished", "silent", "running", "waiting", "waiting"]
     assert [one.done for one in found] == [2, 1, 1, 0, 0]
     assert found[1].claim.holder.startswith("process ")

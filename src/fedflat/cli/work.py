@@ -54,7 +54,7 @@ def work(
     check_flags(context.args, "study")
     from ..experiments.claims import ClaimObserver, check_lease
     from ..experiments.studies import share_study
-    from ..experiments.study_status import counts, runs_in, status
+    from ..experiments.study_status import counts, run_statuses, runs_in
     from .execution import prepare_data, warn_of_doubtful_settings
     from .progress import StartsAndResults
 
@@ -65,7 +65,7 @@ def work(
     warn_of_doubtful_settings(console, spec)
     watching = StartsAndResults(console, spec.runs(), spec.protocol)
     failures = share_study(spec, path, watching, at_a_time, strict, lease)
-    found = counts(status(runs_in(path), ClaimObserver()))
+    found = counts(run_statuses(runs_in(path), ClaimObserver()))
     console.say(f"nothing left to do here: {_in_words(found)} in {path}")
     if failures:
         raise typer.Exit(FAILED)
@@ -110,14 +110,13 @@ def status(
     run over. A process of this machine is known at once to have ended.
     """
     from ..experiments.claims import ClaimObserver
-    from ..experiments.study_status import counts, runs_in
-    from ..experiments.study_status import status as status_of
+    from ..experiments.study_status import counts, run_statuses, runs_in
 
     if watch is not None and watch <= 0:
         raise InputError(f"--watch {watch} must be more than 0")
     console, observer = Console(), ClaimObserver()
     while True:
-        found = status_of(runs_in(folder), observer)
+        found = run_statuses(runs_in(folder), observer)
         numbers = counts(found)
         shown = [one for one in found if one.state not in ("finished", "waiting")]
         if shown:

@@ -40,7 +40,7 @@ def runs_in(folder: Path) -> Runs:
     return [(directory.spec(), directory)]
 
 
-def status(runs: Runs, observer: ClaimObserver) -> list[RunStatus]:
+def run_statuses(runs: Runs, observer: ClaimObserver) -> list[RunStatus]:
     """Return the state of each run. `observer`: has looked at the claims before, so that it notices silence."""
     return [_status(spec.title, spec.rounds, directory, observer) for spec, directory in runs]
 

@@ -144,7 +144,9 @@ def _check_files(directory: RunDirectory, source: str) -> Iterator[Verdict]:
             directory.path / CHECKSUMS, str(error), "remove it; the files that it lists can then not be checked"
         )
         return
-    if not names:
+    if not names and not any(path.is_file() and path.name[0] != "." for path in directory.path.iterdir()):
+        yield Verdict(directory.path, note="not begun: the same command begins it")
+    elif not names:
         yield Verdict(directory.path / CHECKSUMS, "it is missing or empty", "the files can then not be checked")
     restart = "remove it and start the run again with the same command"
     for name in names:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedflat import files
+from fedflat import operating_system
 from fedflat.core.errors import InputError
 from fedflat.federation.messages import RefusedError
 from fedflat.federation.secure_sum.messages import MaskRequest, SharesRequest
@@ -125,7 +125,7 @@ def test_a_session_that_has_ended_does_not_come_back_after_a_power_failure(
     """The folder is flushed when both names are gone from it."""
     folder, flushed = SessionFolder(tmp_path), list[tuple[Path, list[str]]]()
     folder.begin(BEGUN, SUMS)
-    monkeypatch.setattr(files, "_flush", lambda path, flags: flushed.append((path, sorted(os.listdir(path)))))
+    monkeypatch.setattr(operating_system, "_sync", lambda path, flags: flushed.append((path, sorted(os.listdir(path)))))
     folder.end()
     assert flushed == [(tmp_path, [LOCK])]
 
