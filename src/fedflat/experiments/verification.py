@@ -144,7 +144,7 @@ def _check_files(directory: RunDirectory, source: str) -> Iterator[Verdict]:
             directory.path / CHECKSUMS, str(error), "remove it; the files that it lists can then not be checked"
         )
         return
-    if not names and not any(path.is_file() and path.name[0] != "." for path in directory.path.iterdir()):
+    if not (names or directory.has_begun or directory.is_finished or directory.checkpoints):
         yield Verdict(directory.path, note="not begun: the same command begins it")
     elif not names:
         yield Verdict(directory.path / CHECKSUMS, "it is missing or empty", "the files can then not be checked")
