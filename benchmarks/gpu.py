@@ -83,7 +83,7 @@ def try_all(given: argparse.Namespace) -> int:
     setting = Setting(str(usable_device(given.device)), given.quick, given.repeats or (2 if given.quick else 5))
     settings = described(Settings(setting.repeats, quick=setting.quick))
     results = Results(settings | {"device": device_facts(setting), "minutes": given.minutes})
-    results.save(given.out)  # what cannot be written is told before anything is measured
+    results.save(given.out)  # what cannot be written is reported before anything is measured
     for number, name in enumerate(names, start=1):
         passed, limit = perf_counter() - begin, 60 * given.minutes
         print(f"{number} of {len(names)}, {passed:.0f} s: {name} ...", flush=True)
@@ -138,7 +138,7 @@ def _driver() -> str | None:
 
 
 def part_result(name: str, setting: Setting, seconds: float) -> tuple[dict[str, Any], list[Measurement]]:
-    """Return what a part found in at most so many seconds, with how it ended, and what it measured."""
+    """Return what a part found in at most `seconds`, with how it ended, and what it measured."""
     begin, content = now(), _nothing(LEFT_OUT)
     if name in ON_GPU_ONLY and not setting.is_gpu:
         content["ended"] = f"not measured on {setting.device}"
@@ -153,7 +153,7 @@ def part_result(name: str, setting: Setting, seconds: float) -> tuple[dict[str, 
 
 
 def run_for(command: Sequence[str], seconds: float) -> str:
-    """Run `command` and all that it starts for at most so many seconds; return how it ended, "" if well."""
+    """Run `command` and all that it starts for at most `seconds`; return how it ended, "" if well."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, start_new_session=True)  # noqa: S603 (this interpreter)
     try:

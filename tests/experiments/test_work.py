@@ -179,6 +179,16 @@ def test_a_run_that_fails_is_left_out_by_all_and_tried_again_by_resume(tmp_path:
     assert resumed.failed == ["FedSAM-seed0"]
 
 
+def test_a_run_that_cannot_be_built_is_left_out_by_the_next_process_too(tmp_path: Path) -> None:
+    spec = study_spec(methods=["fedavg"], seeds=[0], participation=11, flatness=[])
+    [error] = studies.share_study(spec, tmp_path)
+    assert "participation = 11" in str(error)
+    assert counts(found := run_statuses(runs_in(tmp_path), ClaimObserver())) == {"failed": 1}
+    assert str(error) in found[0].error
+    assert studies.share_study(spec, tmp_path, again := Watched()) == []
+    assert again.failed == []
+
+
 def test_an_error_in_one_run_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = study_spec(seeds=[0], flatness=[])
     usual, begun = studies.RunExecution.carry_out, list[str]()

@@ -45,7 +45,7 @@ def work(
     fedflat work /shared/study                         joins a study that has begun
 
     A process takes the next run that nobody has finished or claimed, until there is none. If it ends or falls silent,
-    another process goes on with its run from the last checkpoint; results are those of one process, bit for bit. A
+    another process continues its run from the last checkpoint; results are those of one process, bit for bit. A
     run that fails is left out by all; `fedflat resume` tries it again. `fedflat status` shows what becomes of the runs,
     and `fedflat report` compares the finished ones, both at any time.
 
@@ -101,7 +101,7 @@ def status(
     folder: Annotated[Path, typer.Argument(help="Folder of a study or of a run.")],
     watch: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Show it again every so many seconds, until nothing is left."),
+        typer.Option(metavar="SECONDS", help="Show it again at this interval, until nothing is left."),
     ] = None,
 ) -> None:
     """Show which runs of a study are finished, running (where, since when, how fast), waiting, or failed.

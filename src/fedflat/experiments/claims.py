@@ -130,7 +130,7 @@ class Observation:
     content: bytes | None  # of the claim's file; None without a claim
     claim: Claim | None  # None without a claim, and for a damaged file
     is_free: bool  # whether this process may claim the folder
-    is_alive: bool = False  # whether the heartbeat went on while it was observed
+    is_alive: bool = False  # whether the heartbeat continued while it was observed
     is_locked: bool = False  # whether a process of this machine holds the lock
     has_ended: bool = False  # whether the process was one of this machine, and has ended
 
@@ -227,11 +227,12 @@ class HeldClaim:
             (self._folder / NAME).unlink()
 
     def _beat(self) -> None:
+        beat = 0  # counted here alone: `report` replaces the claim in another thread
         while not self._ended.wait(self._claim.lease / BEATS):
-            self._claim = replace(self._claim, beat=self._claim.beat + 1)
+            beat += 1
             with suppress(OSError):  # the next one may succeed
                 os.lseek(self._handle, 0, os.SEEK_SET)
-                os.write(self._handle, self._claim.content())
+                os.write(self._handle, replace(self._claim, beat=beat).content())
                 os.fsync(self._handle)  # other machines do not see it before
 
 

@@ -160,9 +160,9 @@ class RunDirectory:
         content = read_json(self.path / FAILURE)
         return printable(str(content.get("error"))) if isinstance(content, dict) else "unknown"
 
-    def record_failure(self, error: Exception, t: int) -> None:
-        """Keep the error with which the run ended in round `t`."""
-        text = json.dumps({"error": f"{type(error).__name__}: {error}"[:1000], "t": t}) + "\n"
+    def record_failure(self, error: Exception) -> None:
+        """Write the error with which the run ended. Raises InputError if it cannot be written."""
+        text = json.dumps({"error": f"{type(error).__name__}: {error}"[:1000]}) + "\n"
         write_atomically(self.path / FAILURE, lambda path: path.write_bytes(text.encode()))
 
     def forget_failure(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -133,7 +133,7 @@ class RunExecution:
             return
         # A mistake in a single run makes no folder. Of a study's runs the claim comes first: others want one, too.
         sim = self._simulation() if self.observed is None else None
-        with self._writing() as held, closing(sim or self._simulation()) as sim, self._failure_recorded(sim):
+        with self._writing() as held, self._failure_recorded(), closing(sim or self._simulation()) as sim:
             directory.remove_damaged(damaged)
             directory.begin(spec, sim)
             directory.check_same_code(spec, self.strict)
@@ -147,7 +147,7 @@ class RunExecution:
 
         Raises BusyError if another process writes the folder, and Interrupted after a signal.
         """
-        observer, path, observed, is_told = ClaimObserver(), self.directory.path, self.observed, False
+        observer, path, observed, has_warned = ClaimObserver(), self.directory.path, self.observed, False
         while observed is None:
             found = observer.look(path)
             if found.is_locked or found.is_alive:
@@ -157,22 +157,23 @@ class RunExecution:
             elif self.request.signal_number:
                 raise Interrupted(self.request.signal_number, f"nothing was written to {path}")
             else:
-                if not is_told:
-                    is_told = True
+                if not has_warned:
+                    has_warned = True
                     warnings.warn(f"{found.busy(path)}; waiting for its next heartbeat", ChangedWarning, stacklevel=2)
                 sleep(CHECK_INTERVAL)
         return self.directory.writing(observed, self.lease)
 
     @contextmanager
-    def _failure_recorded(self, sim: Simulation) -> Iterator[None]:
-        """Keep the error that ends the block in the folder, for those who look at the study meanwhile."""
+    def _failure_recorded(self) -> Iterator[None]:
+        """Keep the error that ends the block in the folder: `fedflat status` shows it, and `fedflat work` reads it."""
         self.directory.forget_failure()
         try:
             yield
         except (Interrupted, ClaimLostError):
             raise
         except Exception as error:
-            self.directory.record_failure(error, sim.t)
+            with suppress(InputError):  # it would hide the error that is being raised
+                self.directory.record_failure(error)
             raise
 
     def _carry_out_with_ranks(self) -> None:
