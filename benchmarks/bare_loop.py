@@ -1,4 +1,4 @@
-"""FedAvg as it is written in plain PyTorch, without any framework."""
+"""FedAvg and FedSAM as they are written in plain PyTorch, without any framework."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ class BareLoop:
     made once and uses torch's fused update.
     """
 
-    def __init__(self, work: Workload, channels_last: bool, device: str = "cpu") -> None:
-        """Lay pictures and filters out in torch's order for convolutions if `channels_last`; all of it on `device`."""
-        self._work, data = work, work.data()
+    def __init__(self, work: Workload, channels_last: bool, device: str = "cpu", rho: float = 0.0) -> None:
+        """Lay pictures and filters out in torch's order for convolutions if `channels_last`; all of it on `device`.
+
+        rho: the radius of SAM's perturbation; 0 takes one gradient for each step.
+        """
+        self._work, self._rho, data = work, rho, work.data()
         self._members = torch.split(torch.from_numpy(data.held(slice(None))).to(device), work.samples)
         layout = torch.channels_last if channels_last and data.x.ndim == 4 else torch.contiguous_format
         self.module = work.module().to(device, memory_format=layout)  # type: ignore[call-overload]
@@ -48,8 +51,22 @@ class BareLoop:
             shuffled = mine[torch.randperm(len(mine), device=mine.device)]
             for samples in torch.split(shuffled, self._work.batch)[: self._work.steps - steps]:
                 self._gradient(samples)
+                if self._rho:
+                    self._gradient_of_sam(samples)
                 self._optimizer.step()
                 steps += 1
+
+    @torch.no_grad()
+    def _gradient_of_sam(self, samples: Tensor) -> None:
+        """Replace the gradient by that of the perturbed model, on the same samples."""
+        parameters = list(self.module.parameters())
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        before = [p.clone() for p in parameters]
+        scale = self._rho / torch.nn.utils.get_total_norm(gradients)
+        torch._foreach_add_(parameters, torch._foreach_mul(gradients, scale))
+        with torch.enable_grad():
+            self._gradient(samples)
+        torch._foreach_copy_(parameters, before)
 
     def _gradient(self, samples: Tensor) -> None:
         self._optimizer.zero_grad()

@@ -102,14 +102,14 @@ class Ours(Implementation):
         facts = {"executor": sim.settings()["executor"], "precision": self.precision, "workers": self.workers}
         return repeated(self.work, clients, sim.round, facts | {"clients timed": clients}, sim.close, self.device)
 
-    def simulation(self, clients: int) -> Simulation:
-        """Return a simulation whose rounds have `clients` clients each; more rounds than anybody will take."""
+    def simulation(self, clients: int, rounds: int = 10**6) -> Simulation:
+        """Return a simulation whose rounds have `clients` clients each; by default more rounds than anybody takes."""
         return Simulation(
             model=self.work.module(),
             data=self.work.data(self.tested),
             method=find(self.method)(),
             client=self.work.client(),
-            rounds=10**6,
+            rounds=rounds,
             participation=clients,
             device=self.device,
             precision=self.precision,

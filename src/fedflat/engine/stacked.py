@@ -19,6 +19,7 @@ from ..core.oracle import Oracle
 from ..metrics.flatness.passes import Footprint
 from ..rounds.batches import BatchPlan
 from ..rounds.executor import Executor
+from .concatenation import distribute
 from .prepared import PreparedStep, Run, StepInputs, TensorStep
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class CompiledStep(PreparedStep):
 
     def prepare(self, step: TensorStep, inputs: StepInputs) -> Run:
         """Compile the step."""
-        compiled = compile_graph(*_traced(step, inputs, self._objective.space.shapes.values()))
+        graph, examples = _traced(step, inputs, self._objective.space.shapes.values())
+        compiled = compile_graph(distribute(graph), examples)
 
         def run(values: list[Tensor]) -> list[Tensor]:
             with torch.no_grad():
