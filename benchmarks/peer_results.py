@@ -10,9 +10,9 @@ from fedflat.core.errors import InputError
 from fedflat.methods import plain
 
 from .measurement import Measurement
-from .targets import FEDLAB, FLOWER, FLSIM, PFL
+from .targets import BLAZEFL, FEDLAB, FLOWER, FLSIM, FLUKE, PFL
 
-KNOWN = {plain(name): name for name in (FLSIM, PFL, FEDLAB, FLOWER)}
+KNOWN = {plain(name): name for name in (FLSIM, PFL, FEDLAB, FLOWER, BLAZEFL, FLUKE)}
 METHODS = {"fedgamma": "FedGAMMA", "scaffold": "Scaffold"}  # as we write them
 FACTS = ("version", "threads", "includes", "scaled", "steps")
 

@@ -111,6 +111,7 @@ def _beats(
 
 
 FLSIM, PFL, FEDLAB, FLOWER = "FL-Simulator", "pfl-research", "FedLab", "Flower"
+BLAZEFL, FLUKE = "BlazeFL", "fluke"
 
 TARGETS: tuple[Target, ...] = (
     _ours(1, "W1", "FedAvg", "bare-best", 1.05, 1.02),
@@ -126,23 +127,28 @@ TARGETS: tuple[Target, ...] = (
     *(_beats(8, ("W1", f"{FLSIM} {method}"), ("W1a", f"{method} bf16"), 3.0, 4) for method in ("FedAvg", "FedSAM")),
     *(_beats(9, ("W1", f"{peer} FedAvg"), ("W1", "FedAvg"), 1.35, 1.5) for peer in (PFL, FEDLAB)),
     *(_beats(9, ("W1", f"{peer} FedAvg"), ("W1", "FedAvg bf16"), 2.8, 3.3) for peer in (PFL, FEDLAB)),
+    *(_beats(9, ("W1", f"{peer} FedAvg"), ("W1", "FedAvg"), 1, None) for peer in (BLAZEFL, FLUKE)),
     _beats(10, ("W1", f"{FLOWER} FedAvg"), ("W1", "FedAvg 2 workers"), 1.6, 1.9, "wall"),
+    _beats(10, ("W1", f"{BLAZEFL} FedAvg 2 threads"), ("W1", "FedAvg 2 workers"), 1, None, "wall"),
     _beats(11, ("W1", "FedAvg whole"), ("W1", "FedAvg 2 workers"), 1.85, 1.95, "wall"),
     _ours(12, "W2", "FedAvg", "bare-default", 0.50, 0.35),
     _ours(13, "W2", "FedSAM", "bare-default", 1.0, 0.8),
     _beats(14, ("W2", f"{PFL} FedAvg"), ("W2", "FedAvg"), 2.5, None),
     _beats(14, ("W2", f"{FEDLAB} FedAvg"), ("W2", "FedAvg"), 2.6, None),
     _beats(14, ("W2", f"{FLOWER} FedAvg"), ("W2", "FedAvg"), 3.5, None),
+    *(_beats(14, ("W2", f"{peer} FedAvg"), ("W2", "FedAvg"), 1, None) for peer in (BLAZEFL, FLUKE)),
     _ours(15, "W3", "FedAvg", "bare-default", 0.15, 0.08),
     _ours(15, "W3-mlp", "FedAvg", "bare-default", 0.15, 0.08),
     *(_beats(16, ("W3", f"{peer} FedAvg"), ("W3", "FedAvg"), 10, 20) for peer in (PFL, FEDLAB)),
     _beats(16, ("W3", f"{FLOWER} FedAvg"), ("W3", "FedAvg"), 60, 120, "wall"),
+    *(_beats(16, ("W3", f"{peer} FedAvg"), ("W3", "FedAvg"), 1, None) for peer in (BLAZEFL, FLUKE)),
     _ours(17, "W4", "FedAvg", "bare-best", 1.05, 1.02),
     _ours(17, "W4", "FedSAM", "FedAvg", 2.05, 2.02),
     _beats(18, ("W4", "bare-default"), ("W4", "FedAvg bf16"), 2.3, 2.7),
     _beats(19, ("W5", "bare-default"), ("W5", "FedAvg"), 30, 45),
     _beats(19, ("W5", f"{PFL} FedAvg"), ("W5", "FedAvg"), 50, 85),
     _beats(19, ("W5", f"{FLOWER} FedAvg"), ("W5", "FedAvg"), 100, 200),
+    *(_beats(19, ("W5", f"{peer} FedAvg"), ("W5", "FedAvg"), 1, None) for peer in (BLAZEFL, FLUKE)),
     _ours(20, "W5", "FedSAM", "FedAvg", 2, 1.5),
     *(Target(21, work, VectorShare(f"{work} vectors"), 5, 3) for work in ("W1", "W4")),
     Target(22, STORE, Plain(STORE, "read and write", "ms", 1e-3), 50, 25),

@@ -23,7 +23,7 @@ INCLUDES = "batches sliced from tensors in memory, not shuffled, the last one pa
 def main() -> None:
     """Time the workloads."""
     asked = parser(__doc__ or "").parse_args()
-    version = installed(PEER, "pfl", "pfl==0.5.1")
+    version = installed(PEER, "pfl", "pfl==0.6.0")
     report(asked, lambda name: [time(name, version, asked)])
 
 

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.measurement import Measurement, Measurements
 from benchmarks.parts import parts
 from benchmarks.record_store import PART as STORE
-from benchmarks.targets import FEDLAB, FLOWER, FLSIM, PFL, TARGETS, Plain, Ratio, Target, VectorShare
+from benchmarks.targets import BLAZEFL, FEDLAB, FLOWER, FLSIM, FLUKE, PFL, TARGETS, Plain, Ratio, Target, VectorShare
 from fedflat.methods import all_methods
 
 
@@ -14,12 +14,14 @@ def every_contestant() -> list[Measurement]:
     ours = [Measurement(part.name, one.name, [1.0] if one.processor else [], [1.0]) for part in parts(True).values()
             for one in part.implementations]  # fmt: skip
     store = [Measurement(STORE, "read and write", [1.0], [1.0]), Measurement(STORE, "peak memory", bytes=[1.0])]
+    all_works = ("W1", "W2", "W3", "W5")
+    methods = {FLSIM: ("FedAvg", "Scaffold", "FedSAM", "FedSMOO"), BLAZEFL: ("FedAvg", "FedAvg 2 threads")}
     peers = [
         Measurement(work, f"{peer} {method}", [100.0], [100.0], alone=True)
-        for peer, workloads in {PFL: ("W1", "W2", "W3", "W5"), FEDLAB: ("W1", "W2", "W3"),
-                                FLOWER: ("W1", "W2", "W3", "W5"), FLSIM: ("W1", "W1 full")}.items()
+        for peer, workloads in {PFL: all_works, FEDLAB: ("W1", "W2", "W3"), FLOWER: all_works,
+                                FLSIM: ("W1", "W1 full"), BLAZEFL: all_works, FLUKE: all_works}.items()
         for work in workloads
-        for method in (("FedAvg", "Scaffold", "FedSAM", "FedSMOO") if peer == FLSIM else ("FedAvg",))
+        for method in methods.get(peer, ("FedAvg",))
     ]  # fmt: skip
     return [*ours, *store, *peers]
 
