@@ -11,7 +11,7 @@ from torch import nn
 
 from fedflat.core.errors import InputError
 from fedflat.engine import choice
-from fedflat.engine.choice import choose
+from fedflat.engine.choice import CLEARLY, WORTHWHILE, choose
 from fedflat.engine.stacked import Stacked
 from fedflat.methods import find
 from support.federation import simulation
@@ -64,10 +64,10 @@ def convolutional() -> nn.Module:
 @pytest.mark.parametrize(
     ("module", "sequential", "stacked", "name"),
     [
-        (dense, 1.0, 1.4, "stacked"),  # by rule, and not clearly slower
-        (dense, 1.0, 1.6, "sequential"),
-        (convolutional, 1.4, 1.0, "sequential"),
-        (convolutional, 1.6, 1.0, "stacked"),
+        (dense, 1.0, 0.97 * CLEARLY, "stacked"),  # by rule, and not clearly slower
+        (dense, 1.0, 1.03 * CLEARLY, "sequential"),
+        (convolutional, 0.97 * CLEARLY, 1.0, "sequential"),
+        (convolutional, 1.03 * CLEARLY, 1.0, "stacked"),
         (dense, 0.0, 1.0, "stacked"),  # by a clock that does not tell such short times
     ],
 )
@@ -78,10 +78,33 @@ def test_a_trial_overrules_the_rule_only_clearly(
 
 
 @pytest.mark.parametrize(
-    ("compiled", "name"), [(1 / 1.21, "compiled"), (1 / 1.19, "stacked"), (2.0, "stacked"), (0.0, "stacked")]
+    ("compiled", "name"),
+    [(0.97 / WORTHWHILE, "compiled"), (1.03 / WORTHWHILE, "stacked"), (2.0, "stacked"), (0.0, "stacked")],
 )
 def test_a_long_run_is_compiled_where_that_is_worthwhile(choice_for, compiled: float, name: str) -> None:
     assert choice_for(dense(), LONG, sequential=3.0, stacked=1.0, compiled=compiled).name == name
+
+
+@pytest.mark.parametrize(("stacked", "name"), [(0.97 / CLEARLY, "stacked"), (1.03 / CLEARLY, "sequential")])
+def test_a_model_larger_than_a_cache_is_trained_one_client_at_a_time(
+    choice_for, monkeypatch: pytest.MonkeyPatch, stacked: float, name: str
+) -> None:
+    module = dense()
+    monkeypatch.setattr(choice, "LARGE", 4 * sum(p.numel() for p in module.parameters()) - 1)
+    assert choice_for(module, 1.0, sequential=1.0, stacked=stacked).name == name
+    monkeypatch.setattr(choice, "LARGE", choice.LARGE + 1)
+    assert choice_for(module, 1.0, sequential=1.0, stacked=stacked).name == "stacked"
+
+
+def test_a_large_dense_model_is_compiled_in_a_long_run_and_convolutions_are_not(
+    choice_for, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "LARGE", 1)
+    assert choice_for(dense(), LONG, sequential=1.0, stacked=1.0, compiled=0.5).name == "compiled"
+    assert choice_for(dense(), LONG, sequential=1.0, stacked=1.0, compiled=0.95).name == "sequential"
+    found = choice_for(convolutional(), LONG, sequential=1.0, stacked=1.0, compiled=0.5)
+    assert found.name == "sequential"
+    assert "compiled" not in found.seconds
 
 
 def test_a_short_run_is_not_compiled(choice_for) -> None:

@@ -27,11 +27,12 @@ from .stacked import Compiled, Stacked
 log = logging.getLogger(__name__)
 EXECUTORS = {kind.__name__.lower(): kind for kind in (Sequential, Stacked, Compiled, Graphed)}
 ASKED = "asked for"
-CLEARLY = 1.5  # speed-up that overrules the default; a smaller one may be noise, and equal runs should choose alike
-WORTHWHILE = 1.2  # least speed-up for which a step is compiled; compiling takes seconds
+LARGE = 2**20  # bytes of a model whose vectors do not fit into a core's cache: stacking it gains nothing
+CLEARLY = 1.25  # speed-up that overrules the default; a smaller one may be noise, and equal runs should choose alike
+WORTHWHILE = 1.1  # least speed-up for which a step is compiled; compiling takes seconds
 TRIAL_STEPS = 1, 5  # local steps of each client in a short and in a long trial, which differ by steps alone
 ENOUGH, MOST = 0.1, 20  # timing of an executor ends after this many seconds or trials, but not before two trials
-COMPILING = 60.0  # upper estimate of the seconds to compile and time a step
+COMPILING = 20.0  # seconds of a run in which compiling a step, which takes up to ten, pays off
 LONG_TRIAL_STEPS, LONG_ENOUGH = (2, 12), 0.5  # the same for compiled steps, which are tried in long runs only
 TRIAL_CLIENTS = 8  # most clients whose results are compared bit by bit
 CHECKED_SAMPLES = 4  # samples whose gradients in a stack are compared with those of single clients
@@ -92,8 +93,9 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
         log.warning("executor stacked fails, so one client is trained after another: %s", _in_a_line(error))
         return Choice(one, f"stacked fails: {_in_a_line(error)}")
     on_cpu, dropout = one.batches.data.y.device.type == "cpu", one.randomness is Randomness.DROPOUT
-    short = steps * choice.seconds[many.name] < COMPILING
-    return choice if choice.executor is one or not on_cpu or dropout or short else _compiled(choice, make, cohort)
+    short = steps * choice.seconds[choice.name] < COMPILING
+    by_kind = choice.executor is one and _trains_alone(one.objective.module)
+    return choice if by_kind or not on_cpu or dropout or short else _compiled(choice, make, cohort)
 
 
 def _one_at_a_time(one: Executor, many: Executor, cohort: Index) -> str:
@@ -107,14 +109,14 @@ def _one_at_a_time(one: Executor, many: Executor, cohort: Index) -> str:
 
 
 def _compiled(choice: Choice, make: Callable[[type[Executor]], Executor], cohort: Index) -> Choice:
-    """Return the stacked `choice`, or the compiled executor if a trial shows that compiling is worthwhile."""
-    many, compiled = choice.executor, make(Compiled)
+    """Return `choice`, or the compiled executor if a trial shows that compiling is worthwhile."""
+    plain, compiled = choice.executor, make(Compiled)
     try:
-        seconds = choice.seconds | _step_times((many, compiled), cohort, LONG_TRIAL_STEPS, LONG_ENOUGH)
+        seconds = choice.seconds | _step_times((plain, compiled), cohort, LONG_TRIAL_STEPS, LONG_ENOUGH)
     except Exception as error:
         log.warning("executor compiled fails, so steps are not compiled: %s", _in_a_line(error))
         return choice
-    worthwhile = 0 < seconds[compiled.name] * WORTHWHILE < seconds[many.name]
+    worthwhile = 0 < seconds[compiled.name] * WORTHWHILE < seconds[plain.name]
     return Choice(compiled, "a long run of small steps", seconds) if worthwhile else replace(choice, seconds=seconds)
 
 
@@ -152,17 +154,24 @@ def agreed(
 def _faster(one: Executor, many: Executor, cohort: Index) -> Choice:
     """Return the faster of `one` (one client at a time) and `many` (a stack), timed on first steps of `cohort` (c,).
 
-    By default, models with convolutions or adapters train one client at a time: stacked convolutions become grouped
-    convolutions, which are slower, and the base model of adapters is large. Other models are stacked. A trial overrules
-    this default only with a clear speed-up. Times of zero, measured by a coarse clock, do not overrule it.
+    By default, large models and models with convolutions or adapters train one client at a time: stacked convolutions
+    become grouped convolutions, which are slower, and the vectors of a large model do not fit into the cache. Other
+    models are stacked. A trial overrules this default only with a clear speed-up. Times of zero, measured by a coarse
+    clock, do not overrule it.
     """
     seconds = _step_times((one, many), cohort)
-    module = one.objective.module
-    alone = adapted_network(module) is not None or any(isinstance(x, nn.modules.conv._ConvNd) for x in module.modules())
-    by_rule, other = (one, many) if alone else (many, one)
+    space, dtype = one.objective.space, one.batches.dtype
+    large = space.d * dtype.itemsize > LARGE and one.batches.data.y.device.type == "cpu"
+    by_rule, other = (one, many) if large or _trains_alone(one.objective.module) else (many, one)
     if 0 < seconds[other.name] * CLEARLY < seconds[by_rule.name]:
         return Choice(other, "much faster on the first steps", seconds)
     return Choice(by_rule, "by model, and not slower", seconds)
+
+
+def _trains_alone(module: nn.Module) -> bool:
+    """Tell whether a model has convolutions or adapters."""
+    has_convolution = any(isinstance(x, nn.modules.conv._ConvNd) for x in module.modules())
+    return has_convolution or adapted_network(module) is not None
 
 
 def _step_times(
