@@ -107,7 +107,8 @@ def lead(results: Results) -> str:
     failed = [one.base for one in manipulation(results) if not one.passes]
     beside = f"Bases that failed the manipulation check: {', '.join(failed)}." if failed else ""
     gains = "\n".join(f"* {sentence}" for sentence in sentences(results))
-    return "\n\n".join(filter(None, [image, f"**{primary_sentence(found)}**", beside, _scales(found), gains]))
+    title = "## Lead over the base against the gap"
+    return "\n\n".join(filter(None, [title, image, f"**{primary_sentence(found)}**", beside, _scales(found), gains]))
 
 
 def primary_sentence(found: Primary) -> str:
@@ -212,11 +213,18 @@ def chosen_table(results: Results) -> Table:
         known = scores(results, gap)
         for method in results.plan.methods:
             first, second = ranked(known, method)[:2]
-            ends = "yes" if results.plan.beyond(first) else "no"
+            ends = "yes" if is_at_an_end(first, list(known)) else "no"
             rows.append((method, gap, _settings(first), f"{100 * known[first]:.2f}", ends, _settings(second),
                          f"{100 * known[second]:.2f}"))  # fmt: skip
     titles = ("method", "images", "chosen", "accuracy", "at an end", "second best", "accuracy")
     return Table(titles, rows)
+
+
+def is_at_an_end(one: Configuration, tried: Sequence[Configuration]) -> bool:
+    """Tell whether the step size or the radius is the least or the most of those that were tried for the method."""
+    mine = [other for other in tried if other.method == one.method]
+    values = {name: {getattr(other, name) for other in mine} for name in ("lr", "rho")}
+    return any(len(known) > 1 and getattr(one, name) in (min(known), max(known)) for name, known in values.items())
 
 
 def _settings(one: Configuration) -> str:
