@@ -34,13 +34,15 @@ from fedflat.reports.plans import details
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 STUDY = ROOT / "studies" / "flat-or-tuned" / "results"
+GAP_STUDY = ROOT / "studies" / "gap-and-flatness" / "results"
 study = import_module("studies.flat-or-tuned.page")  # the hyphens of the folder keep it from an import statement
 study_guidance = import_module("studies.flat-or-tuned.guidance")
 study_analysis = import_module("studies.flat-or-tuned.analysis")
+gap_study = import_module("studies.gap-and-flatness.page")
 
 
 def parts() -> dict[str, Mapping[str, str]]:
-    """Return what stands between the marks of each page, by mark; but for pages of methods and of the study."""
+    """Return what stands between the marks of each page, by mark; but for pages of methods and of studies."""
     return {
         "README.md": {"methods": method_table()},
         "docs/methods.md": {"index": index_table(), "grid": grid()},
@@ -281,16 +283,28 @@ def study_results(folder: Path) -> Any:
 def study_page(folder: Path) -> dict[Path, str]:
     """Return docs/study.md and its figures, from the results in `folder`."""
     results = study_results(folder)
-    page = DOCS / "study.md"
     contents = study.chapters(results) | study_guidance.chapters(results)
-    figures = {DOCS / study.FIGURES / name: figure for name, figure in study.figures(results).items()}
-    return {page: renewed(page.read_text(), contents)} | figures
+    return page_with_figures("study.md", contents, study.FIGURES, study.figures(results))
+
+
+def gap_study_page(folder: Path) -> dict[Path, str]:
+    """Return docs/gap_study.md and its figure, from the results in `folder`."""
+    results = gap_study.Results.load(folder)
+    return page_with_figures("gap_study.md", gap_study.chapters(results), gap_study.FIGURES, gap_study.figures(results))
+
+
+def page_with_figures(
+    name: str, contents: Mapping[str, str], folder: str, figures: Mapping[str, str]
+) -> dict[Path, str]:
+    """Return a page of docs/ with its `contents` by mark, and its figures in `folder` by file name."""
+    page = DOCS / name
+    return {page: renewed(page.read_text(), contents)} | {DOCS / folder / one: svg for one, svg in figures.items()}
 
 
 def main() -> int:
     """Write, or with --check compare; the exit code is 1 if something is not current, or equations are missing."""
     pages = {ROOT / page: renewed((ROOT / page).read_text(), contents) for page, contents in parts().items()}
-    pages |= {**method_pages(), **study_page(STUDY), FILE: package_listing()}
+    pages |= {**method_pages(), **study_page(STUDY), **gap_study_page(GAP_STUDY), FILE: package_listing()}
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if "--check" not in sys.argv[1:]:
         for path in stale:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from scipy.stats import rankdata
 
 from fedflat.data.sources import source
 from fedflat.experiments.statistics import Difference, MeanEstimate, mean_estimate, paired_difference
@@ -18,6 +17,8 @@ from fedflat.experiments.tuning import Tried, Tuned
 from fedflat.methods import find
 from fedflat.metrics.flatness.measures.lpf import LPF
 from fedflat.reports.catalogue import costs
+
+from ..inference import LEVEL, Correlation, draws, holm, spearman, with_interval
 
 BASES = {
     "FedSAM": "FedAvg", "FedASAM": "FedAvg", "FedLESAM": "FedAvg", "FedGF": "FedAvg", "MoFedSAM": "FedCM",
@@ -29,13 +30,11 @@ METHODS = list(dict.fromkeys(name for flat, plain in BASES.items() for name in (
 MEASURES = {"lambda_max": "largest eigenvalue", "trace": "trace", "lpf_rise": "LPF - F"}
 CORRELATED = MEASURES | {"lpf": "LPF, with the loss in it"}
 SIGMA = LPF().sigma
-LEVEL = 0.05
 MARGIN = 0.01  # of accuracy: leads below it count as none
 CLASSES = source("cifar10").classes
 TEST_SAMPLES = source("cifar10").sizes["test"]  # that accuracies are on
 NEAR_CHANCE = 0.12  # accuracy with ten classes that is at most two points above that of a guess
 HELD, BARELY, NOT_HELD, UNDECIDED = "held", "held, below a point", "not held", "undecided"
-DRAWS, SEED = 10_000, 0  # of the bootstrap
 LEAST_SEEDS = 3  # of a rank correlation; two points are always in order
 Row = dict[str, Any]
 
@@ -108,16 +107,6 @@ class Contrast:
         return verdict(self.difference, self.corrected) if self.difference else UNDECIDED
 
 
-@dataclass(frozen=True)
-class Correlation:
-    """A rank correlation with a bootstrap interval at 95 %."""
-
-    value: float
-    low: float
-    high: float
-    methods: int  # that it is over
-
-
 def accuracies(rows: Sequence[Row]) -> dict[str, dict[int, float]]:
     """Return accuracy by method and seed."""
     found: dict[str, dict[int, float]] = {}
@@ -160,16 +149,6 @@ def _contrasts_of(pairs: Mapping[str, tuple[dict[int, float], dict[int, float]]]
 def twice_the_gradients() -> list[str]:
     """Return the flat methods that take two gradients a step."""
     return [method for method in BASES if costs(find(method))[-1] == 2]
-
-
-def holm(p: Sequence[float | None]) -> list[float | None]:
-    """Return Holm's step-down correction of p-values; a missing one counts as a test that rejects nothing."""
-    known = [1.0 if one is None else one for one in p]
-    corrected, highest = list(known), 0.0
-    for rank, place in enumerate(sorted(range(len(known)), key=known.__getitem__)):
-        highest = max(highest, min(1.0, (len(known) - rank) * known[place]))
-        corrected[place] = highest
-    return [None if raw is None else value for raw, value in zip(p, corrected, strict=True)]
 
 
 def verdict(difference: Difference, corrected: float | None) -> str:
@@ -265,14 +244,14 @@ def within(rows: Sequence[Row], measure: str, accuracy: str = "accuracy") -> Cor
     kept = [pair for pair, value in zip(pairs, values, strict=True) if np.isfinite(value)]
     if len(seeds) < LEAST_SEEDS or len(kept) < 2:
         return None
-    return _with_interval(float(np.nanmean(values)), _pigeonhole(kept, len(seeds)), len(kept))
+    return with_interval(float(np.nanmean(values)), _pigeonhole(kept, len(seeds)), len(kept))
 
 
 def _pigeonhole(pairs: Sequence[tuple[np.ndarray, ...]], seeds: int) -> np.ndarray:
     """Return the mean correlation, (draws,), of drawn methods over seeds that are drawn once for all of them."""
-    drawn = _draws(seeds, "seeds")
+    drawn = draws(seeds, "seeds")
     of_method = np.stack([spearman(x[drawn], y[drawn]) for x, y in pairs], axis=1)
-    of_drawn = np.ma.masked_invalid(np.take_along_axis(of_method, _draws(len(pairs), "methods"), axis=1))
+    of_drawn = np.ma.masked_invalid(np.take_along_axis(of_method, draws(len(pairs), "methods"), axis=1))
     means: np.ndarray = of_drawn.mean(axis=1).filled(np.nan)
     return means
 
@@ -288,28 +267,5 @@ def between(rows: Sequence[Row], measure: str, accuracy: str = "accuracy") -> Co
     if len(x) < LEAST_SEEDS:
         return None
     value = float(spearman(x[None], y[None])[0])
-    draws = _draws(len(x), "methods")
-    return _with_interval(value, spearman(x[draws], y[draws]), len(x))
-
-
-def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return Spearman's correlation of every row of two arrays (rows, n), with mean ranks for ties; NaN if constant."""
-    ranks = [rankdata(values, axis=1) for values in (x, y)]
-    a, b = (one - one.mean(axis=1, keepdims=True) for one in ranks)
-    with np.errstate(invalid="ignore"):
-        found: np.ndarray = (a * b).sum(axis=1) / np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
-    return found
-
-
-def _draws(n: int, what: str) -> np.ndarray:
-    """Return places of n things drawn with replacement, (draws, n), always the same, and others for another `what`."""
-    return np.random.default_rng([SEED, *what.encode()]).integers(n, size=(DRAWS, n))
-
-
-def _with_interval(value: float, draws: np.ndarray, methods: int) -> Correlation | None:
-    """Return a correlation with the percentiles of its draws; draws without spread say nothing and are left out."""
-    drawn = draws[np.isfinite(draws)]
-    if not np.isfinite(value) or not len(drawn):
-        return None
-    low, high = np.quantile(drawn, (LEVEL / 2, 1 - LEVEL / 2))
-    return Correlation(value, float(low), float(high), methods)
+    drawn = draws(len(x), "methods")
+    return with_interval(value, spearman(x[drawn], y[drawn]), len(x))

@@ -14,18 +14,17 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from plan import CLIENTS, PLAN
 
 from fedflat.cli.console import in_one_line
 from fedflat.data import prepare
 from fedflat.data.partition import Samples, all_partitions
 from fedflat.files import make_folder
 
-CLIENTS, CLASSES = 50, 10
+CLASSES = 10
 MANY, TENTH = 20_000, 10  # images of all clients; at `few` a client holds a tenth of its images
 SET_ASIDE = 10_000  # images to choose hyper-parameters by
 ORDER = 20_261_125  # the seed of the permutation of the training images
-CHOOSING_SEEDS = (1000, 1001, 1002)
-SEEDS = tuple(range(28))
 Index = NDArray[np.int64]
 
 
@@ -55,7 +54,7 @@ def write_sets(data_dir: str, out: Path) -> None:
     tests = {"choose.npz": (x[aside], y[aside]), "compare.npz": (data.test.x.numpy(), data.test.y.numpy())}
     for name, (images, labels) in tests.items():
         np.savez(out / name, x=images, y=labels)
-    for seed in (*CHOOSING_SEEDS, *SEEDS):
+    for seed in (*PLAN.choosing_seeds, *PLAN.seeds):
         rng = np.random.default_rng([ORDER, seed])
         many = clients_of(y[pool], rng)
         for gap, parts in {"many": many, "few": [tenth_of(part, y[pool], rng) for part in many]}.items():
@@ -65,7 +64,7 @@ def write_sets(data_dir: str, out: Path) -> None:
             make_folder(folder)
             np.savez(folder / "train.npz", x=x[samples], y=y[samples], user=user)
             (folder / "test.npz").unlink(missing_ok=True)
-            os.link(out / ("choose.npz" if seed in CHOOSING_SEEDS else "compare.npz"), folder / "test.npz")
+            os.link(out / ("choose.npz" if seed in PLAN.choosing_seeds else "compare.npz"), folder / "test.npz")
 
 
 if __name__ == "__main__":
