@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import attacks, gpu_page, privacy, recipe_costs
+from benchmarks.executor_grid import grid_table
 from benchmarks.growth_figure import read_growth
 from benchmarks.results import Results
 from benchmarks.tables import Table, circumstances, peers_table, target_table, times_table, vectors_table
@@ -191,6 +192,7 @@ def performance_parts() -> dict[str, str]:
     if growth.exists():
         table = measured.growth_table(read_growth(growth))
         found["growth"] = f"![Cost of a round](growth/growth.svg)\n\n{table.markdown()}"
+    found["executor grid"] = of_file("executor_grid.json", grid_table)
     return found | {"circumstances": circumstances(results) if results.every else UNMEASURED}
 
 
