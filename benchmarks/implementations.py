@@ -145,13 +145,17 @@ METHODS = ("FedAvg", "Scaffold", "FedLESAM", "FedSAM", "FedGAMMA", "FedSMOO")
 
 def implementations(name: str, work: Workload) -> list[Implementation]:
     """Return everybody who is timed on the work `name`."""
-    special = {"W1": _first, "W1a": _as_fl_simulator, "W4": _residual, "W4p": _papers_residual}
+    special = {"W1": _first, "W1a": _as_fl_simulator, "W2": _medium, "W4": _residual, "W4p": _papers_residual}
     return special.get(name, _small)(work)
 
 
 def _small(work: Workload) -> list[Implementation]:
     """Return the plain loops to time; layout and allocator make no difference to small dense models."""
     return [Bare(work, False, False), Ours(work, "FedAvg"), Ours(work, "FedSAM")]
+
+
+def _medium(work: Workload) -> list[Implementation]:
+    return [*_small(work), Ours(work, "FedAvg", workers=2)]
 
 
 def _first(work: Workload) -> list[Implementation]:

@@ -131,6 +131,7 @@ TARGETS: tuple[Target, ...] = (
     _beats(10, ("W1", f"{FLOWER} FedAvg"), ("W1", "FedAvg 2 workers"), 1.6, 1.9, "wall"),
     _beats(10, ("W1", f"{BLAZEFL} FedAvg 2 threads"), ("W1", "FedAvg 2 workers"), 1, None, "wall"),
     _beats(11, ("W1", "FedAvg whole"), ("W1", "FedAvg 2 workers"), 1.85, 1.95, "wall"),
+    _beats(11, ("W2", "FedAvg"), ("W2", "FedAvg 2 workers"), 1.85, 1.95, "wall"),
     _ours(12, "W2", "FedAvg", "bare-default", 0.50, 0.35),
     _ours(13, "W2", "FedSAM", "bare-default", 1.0, 0.8),
     _beats(14, ("W2", f"{PFL} FedAvg"), ("W2", "FedAvg"), 2.5, None),

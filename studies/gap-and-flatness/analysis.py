@@ -222,10 +222,11 @@ def primary(every: Sequence[Contrast], whole: bool = True) -> Primary | None:
 def word(points: Estimate, p: float, logarithm: Estimate, logarithm_p: float) -> str:
     """Return what the plan calls an interaction, given it on both scales with p-values, corrected if there are several.
 
-    An interaction that is certain has its sign as a word, however small it is.
+    An interaction that is certain has its sign as a word, however small it is. Signs that differ are no finding where
+    neither scale is certain: one of the two is then often near zero.
     """
     certain = p < LEVEL
-    if certain != (logarithm_p < LEVEL) or points.mean * logarithm.mean < 0:
+    if certain != (logarithm_p < LEVEL) or (certain and points.mean * logarithm.mean < 0):
         return SCALE
     if certain:
         return MORE if points.mean > 0 else LESS

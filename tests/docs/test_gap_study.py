@@ -248,7 +248,7 @@ def drawn_contrasts(rng: np.random.Generator, interaction: float, deviation: flo
     ("interaction", "deviation", "wanted", "share"),
     [
         (0.0, 1.0, {analysis.NO_DIFFERENCE}, 0.95),
-        (0.0, 4.0, {analysis.UNDECIDED, analysis.SCALE}, 0.95),
+        (0.0, 4.0, {analysis.UNDECIDED}, 0.95),
         (0.55, 1.0, {analysis.MORE}, 0.8),
     ],
 )
@@ -386,11 +386,13 @@ def test_a_certain_interaction_has_its_sign_as_a_word_however_small(mean: float,
     assert found.verdict == verdict
 
 
-def test_scales_that_disagree_in_sign_alone_depend_on_the_scale() -> None:
+def test_scales_disagree_in_significance_or_in_the_sign_of_what_is_significant() -> None:
     one = analysis.estimate(np.array([1.0, -3.0, 4.0]))
-    assert analysis.word(one, 0.9, one, 0.9) == analysis.UNDECIDED
-    assert analysis.word(one, 0.9, replace(one, mean=-one.mean), 0.9) == analysis.SCALE
-    assert analysis.word(one, 0.01, one, 0.06) == analysis.SCALE
+    other = replace(one, mean=-one.mean)
+    assert analysis.word(one, 0.9, one, 0.9) == analysis.word(one, 0.9, other, 0.9) == analysis.UNDECIDED
+    assert analysis.word(one, 0.01, one, 0.01) == analysis.MORE
+    assert analysis.word(one, 0.01, other, 0.01) == analysis.SCALE
+    assert analysis.word(one, 0.01, one, 0.06) == analysis.word(one, 0.06, one, 0.01) == analysis.SCALE
 
 
 @pytest.mark.slow
