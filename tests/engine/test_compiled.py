@@ -12,7 +12,7 @@ from torch.fx.experimental import proxy_tensor
 import fedflat as ff
 from fedflat.core import stacked_layers
 from fedflat.core.method import Method
-from fedflat.engine import stacked
+from fedflat.engine import concatenation, stacked
 from fedflat.methods import FedAvg, find
 from support.effort import chosen
 from support.federation import federation, simulation, tanh_network
@@ -34,8 +34,12 @@ def trajectory(sim: ff.Simulation) -> torch.Tensor:
 
 
 @pytest.mark.usefixtures("traced")
-def test_every_step_can_be_traced_and_stays_the_same(covering_method: Method) -> None:
-    """Uneven clients, decay, clipping, momentum, falling step sizes: nothing was taken for a constant."""
+def test_every_step_can_be_traced_and_stays_the_same(covering_method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uneven clients, decay, clipping, momentum, falling step sizes: nothing was taken for a constant.
+
+    Every parameter is a part of the gradient by itself, as those of larger models are.
+    """
+    monkeypatch.setattr(concatenation, "LEAST_WIDTH", 1)
     client = HARD["client"] | {"epochs": 1, "batch_size": 1}
     one, many = (simulation(covering_method, executor=e, client=client, rounds=3) for e in ("sequential", "compiled"))
     expected, found = trajectory(one), trajectory(many)
@@ -112,6 +116,17 @@ def test_a_step_that_cannot_be_traced_is_taken_as_it_is(caplog: pytest.LogCaptur
     runs = [trajectory(simulation(Branching(), executor=executor)) for executor in ("compiled", "stacked")]
     assert torch.equal(*runs)
     assert "the local step of Branching is not compiled" in caplog.text
+
+
+def test_a_stack_that_fits_one_number_of_clients_is_not_compiled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stacked convolution has as many groups as clients: compiling it would take its time, and then fail."""
+    monkeypatch.setattr(stacked, "compile_graph", lambda *_: pytest.fail("it was compiled"))
+    module = nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
+    runs = [trajectory(simulation(FedAvg(), model=module, executor=e)) for e in ("compiled", "stacked")]
+    assert torch.equal(*runs)
+    assert "the local step of FedAvg is not compiled: an operation fixes the number of clients" in caplog.text
 
 
 def test_a_wrong_compiler_is_noticed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

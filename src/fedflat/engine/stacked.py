@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from ..adapters import adapted_network
+from ..core.errors import StackingError
 from ..core.local import LocalState
 from ..core.objective import Batch
 from ..core.oracle import Oracle
@@ -75,7 +76,7 @@ def _traced(step: TensorStep, inputs: StepInputs, shapes: Iterable[torch.Size]) 
     """Trace `step` for stacks with any number of rows; return the graph and the fake tensors of its inputs.
 
     shapes: the shapes of the parameters. The tracer may confuse equal sizes, so the number of rows in the trace differs
-    from all other sizes.
+    from all other sizes. Raises StackingError if the trace is for this number of rows alone.
     """
     # Here, because they import sympy, which takes half a second, and few runs compile.
     from torch._subclasses import FakeTensorMode
@@ -85,11 +86,15 @@ def _traced(step: TensorStep, inputs: StepInputs, shapes: Iterable[torch.Size]) 
     rows, shared = inputs.rows(), inputs.shared()
     sizes = {size for shape in (*shapes, *(x.shape for x in (rows | shared).values())) for size in shape}
     number = next(prime for prime in PRIMES if prime not in sizes)
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    shape_env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
     examples = [_any_number(mode, number, x) for x in rows.values()]
     examples += [mode.from_tensor(x, static_shapes=True) for x in shared.values()]
     with torch.no_grad(), _without_logged_tracebacks():
-        return make_fx(step, _allow_non_fake_inputs=True)(*examples), examples
+        graph = make_fx(step, _allow_non_fake_inputs=True)(*examples)
+    if number in shape_env.replacements.values():  # it would be compiled, and fail for other numbers
+        raise StackingError("an operation fixes the number of clients, as stacked convolutions do")
+    return graph, examples
 
 
 @contextmanager
