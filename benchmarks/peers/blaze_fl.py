@@ -68,7 +68,7 @@ class Models:
 
 
 def time(run: Run, clients: Clients, workers: int | None = None) -> dict[str, Any]:
-    """Return the figures of one simulation; with `workers`, in so many threads."""
+    """Return the figures of one simulation; `workers` is the number of threads that train clients."""
     torch.manual_seed(0)
     server = handler(run, clients)
     before = vector(server.model)
@@ -108,7 +108,7 @@ def handler(run: Run, clients: Clients) -> Any:
 
 
 def trainer(task: Task, clients: Clients, workers: int | None) -> Any:
-    """Return what trains the clients of a round: in so many threads, or without `workers` one after another."""
+    """Return what trains the clients of a round, in `workers` threads; without them, one client after another."""
     from blazefl.contrib import FedAvgBaseClientTrainer, FedAvgThreadPoolClientTrainer
 
     settings: dict[str, Any] = {

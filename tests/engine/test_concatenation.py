@@ -91,6 +91,14 @@ def test_what_needs_the_whole_vector_gets_it(reduce: Callable[[Tensor], Tensor])
     assert ["add.Tensor", "add.Tensor"] in concatenated(module)
 
 
+def test_numbers_of_clients_are_no_parts_of_a_vector() -> None:
+    """Vectors without an axis of parameters are joined along that of clients, whose number is not fixed."""
+    a, b = torch.ones(WIDE), torch.ones(WIDE)
+    module, found, expected = both(lambda a, b: 2 * torch.cat([a, b], 0), a, b)
+    assert torch.equal(found, expected)
+    assert str([node.target for node in module.graph.nodes][-2]) == "aten.mul.Tensor"
+
+
 def test_a_split_at_other_places_gets_the_whole_vector() -> None:
     a, b = rows_of(WIDE, WIDE)
     _, found, expected = both(lambda a, b: torch.split(2 * torch.cat([a, b], -1), [WIDE - 1, WIDE + 1], -1), a, b)
@@ -98,7 +106,7 @@ def test_a_split_at_other_places_gets_the_whole_vector() -> None:
 
 
 def test_narrow_neighbours_are_one_part_and_are_split_from_it() -> None:
-    """Biases between the weights of two layers, of which the last two are small."""
+    """Two biases stand between two weights, and one after them."""
     parts = rows_of(WIDE, 5, 6, WIDE, 7)
     widths = [x.shape[-1] for x in parts]
 

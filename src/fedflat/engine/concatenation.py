@@ -64,31 +64,33 @@ class _Pass:
     def _note(self, node: Node) -> None:
         """Note a concatenation along the last axis, if its parts are few and wide."""
         inputs: Sequence[Node] = node.args[0]  # type: ignore[assignment]
-        if len(node.args) < 2 or node.args[1] not in (-1, _value(node).ndim - 1):
+        axes = _value(node).ndim
+        if axes < 2 or len(node.args) < 2 or node.args[1] not in (-1, axes - 1):  # the only axis is that of clients
             return
-        groups = _groups([int(_value(x).shape[-1]) for x in inputs])
+        widths = [int(_value(x).shape[-1]) for x in inputs]
+        groups = _groups(widths)
         if 1 < len(groups) <= MOST_PARTS:
-            parts = [list(inputs[start:end]) for start, end, _ in groups]
+            parts = [[inputs[k] for k in group] for group in groups]
             self.parts[node] = [some[0] if len(some) == 1 else self._call(aten.cat.default, some, -1) for some in parts]
-            self.widths[node] = tuple(width for *_, width in groups)
+            self.widths[node] = tuple(sum(widths[k] for k in group) for group in groups)
 
     def _split(self, node: Node, whole: Node) -> None:
         """Replace the pieces of a split vector by slices of its parts."""
         sizes: Sequence[int] = node.args[1]  # type: ignore[assignment]
         if len(node.args) > 2 and node.args[2] not in (-1, _value(whole).ndim - 1):
             return
-        part_ends = list(accumulate(self.widths[whole]))
-        ends = list(accumulate(sizes))
+        widths, parts = self.widths[whole], self.parts[whole]
+        part_ends, ends = list(accumulate(widths)), list(accumulate(sizes))
         if not set(part_ends) <= set(ends):
             return
         for use in list(node.users):
-            end = ends[use.args[1]]  # type: ignore[index]
-            place = next(i for i, last in enumerate(part_ends) if end <= last)
-            start = end - sizes[use.args[1]] - (part_ends[place] - self.widths[whole][place])  # type: ignore[index]
-            part, width = self.parts[whole][place], sizes[use.args[1]]  # type: ignore[index]
-            is_whole = width == self.widths[whole][place]
-            with self.module.graph.inserting_before(use):
-                piece = part if is_whole else self._call(aten.slice.Tensor, part, -1, start, start + width)
+            number: int = use.args[1]  # type: ignore[assignment]
+            place = next(i for i, last in enumerate(part_ends) if ends[number] <= last)
+            end = ends[number] - part_ends[place] + widths[place]  # in its part
+            piece = parts[place]
+            if sizes[number] < widths[place]:
+                with self.module.graph.inserting_before(use):
+                    piece = self._call(aten.slice.Tensor, piece, -1, end - sizes[number], end)
             use.replace_all_uses_with(piece)
 
     def _reduce(self, node: Node, whole: Node, expected: tuple[Any, ...]) -> None:
@@ -136,20 +138,15 @@ class _Pass:
         return replacement
 
 
-def _groups(widths: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return groups of neighbours (first, one after the last, total width): one wide part, or narrow parts together."""
-    groups: list[tuple[int, int, int]] = []
+def _groups(widths: Sequence[int]) -> list[list[int]]:
+    """Return the places of the parts of each group: one wide part, or narrow neighbours together."""
+    groups: list[list[int]] = []
     for i, width in enumerate(widths):
-        if groups and width < LEAST_WIDTH and groups[-1][1] == i and _is_narrow(widths, groups[-1]):
-            start, _, total = groups[-1]
-            groups[-1] = start, i + 1, total + width
+        if groups and max(width, *(widths[k] for k in groups[-1])) < LEAST_WIDTH:
+            groups[-1].append(i)
         else:
-            groups.append((i, i + 1, width))
+            groups.append([i])
     return groups
-
-
-def _is_narrow(widths: Sequence[int], group: tuple[int, int, int]) -> bool:
-    return all(width < LEAST_WIDTH for width in widths[group[0] : group[1]])
 
 
 def _changes_tensors(node: Node) -> bool:
