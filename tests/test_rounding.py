@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedflat as ff
+from fedflat.core.objective import Objective
 from fedflat.core.records import Record, Vector
 from fedflat.data.partition.scheme import Samples
 from fedflat.data.selection import Holdings, hold_out
@@ -89,7 +90,7 @@ def test_a_quorum_is_the_least_number_whose_share_is_reached(quorum: float, aske
     members, terms = Membership({f"{i:03d}": 1 for i in range(asked)}, "here"), RoundTerms(quorum=quorum)
     everybody = Number(asked)
     server = FederatedServer(
-        FedAvg(), nn.Linear(1, 1), RunPlan(ff.Client(), everybody), members, "uniform", "study", (1,), terms
+        FedAvg(), Objective(nn.Linear(1, 1)), RunPlan(ff.Client(), everybody), members, "uniform", "study", (1,), terms
     )  # fmt: skip
     with pytest.raises(RoundFailedError) as told:
         server.round(Silent())

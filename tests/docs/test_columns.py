@@ -21,14 +21,14 @@ def rows(table: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> ff.Run:
-    """A run with everything that a run can have: held-out clients, a model beside the trained one, attacks."""
+    """A run with everything that a run can have: held-out clients, a second model, parts that stay, attacks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDFLAT_CACHE", str(tmp_path_factory.mktemp("cache")))
         data = ff.data.load("digits", clients=5, validation=0.2)
     rule = ff.HeldOut(1.0, 0.2)
     return ff.Simulation(
         "mlp", data, ff.methods.SWA(begin=0, cycle=1), ff.Client(), rounds=2, participation=rule,
-        guard=ff.Guard(multiple=3.0), attack=ff.Attack(kind="scaling", share=0.2, scale=1.0),
+        keep=["*.bias"], guard=ff.Guard(multiple=3.0), attack=ff.Attack(kind="scaling", share=0.2, scale=1.0),
     ).run()  # fmt: skip
 
 

@@ -16,6 +16,7 @@ import torch
 import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
+from fedflat.core.objective import Objective
 from fedflat.core.records import Record, Vector, gradient_scale
 from fedflat.federation.client import FederatedClient
 from fedflat.federation.membership import Membership
@@ -125,10 +126,10 @@ def test_large_gradients_with_a_small_step_are_honest(covering_method: Method, t
     torch.manual_seed(0)
     module, names, plan = torch.nn.Linear(6, 3), ["a", "b", "c"], RunPlan(client, rounds=4)
     server = FederatedServer(
-        covering_method, module, plan, Membership(dict.fromkeys(names, 8), "here"), "uniform", "study", (6,)
+        covering_method, Objective(module), plan, Membership(dict.fromkeys(names, 8), "here"), "uniform", "study", (6,)
     )  # fmt: skip
     transport = InProcessTransport({
-        name: FederatedClient(covering_method, module, data.alone(i), plan, tmp_path / name, "study")
+        name: FederatedClient(covering_method, Objective(module), data.alone(i), plan, tmp_path / name, "study")
         for i, name in enumerate(names)
     })  # fmt: skip
     assert [dict(server.round(transport).missing) for _ in range(4)] == [{}] * 4

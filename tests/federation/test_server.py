@@ -11,6 +11,7 @@ import torch
 import fedflat as ff
 from fedflat.core.errors import ChangedWarning, InputError
 from fedflat.core.method import Method
+from fedflat.core.objective import Objective
 from fedflat.federation.membership import Membership
 from fedflat.federation.messages import Failure, TrainReply
 from fedflat.federation.server import FederatedServer, RoundFailedError, RoundTerms
@@ -169,8 +170,8 @@ def test_a_checkpoint_of_another_federation_is_refused(tmp_path: Path) -> None:
     server = federated_server(FedAvg(), CLIENT)
     server.save(tmp_path / "round.safetensors")
     other = FederatedServer(
-        FedAvg(), tanh_network().float(), RunPlan(CLIENT, participation(3)), Membership({"a": 5}, "here"), "uniform",
-        "study", (6,),
+        FedAvg(), Objective(tanh_network().float()), RunPlan(CLIENT, participation(3)), Membership({"a": 5}, "here"),
+        "uniform", "study", (6,),
     )  # fmt: skip
     with pytest.raises(InputError, match="members was"):
         other.load(tmp_path / "round.safetensors")

@@ -11,6 +11,7 @@ import torch
 
 import fedflat as ff
 from fedflat.core.method import Method
+from fedflat.core.objective import Objective
 from fedflat.experiments.spec import federated_data
 from fedflat.federation.client import FederatedClient
 from fedflat.federation.membership import Membership
@@ -57,12 +58,14 @@ class AttackedFederation:
         self.data, self.attack = federated_data(spec), attack
         names, sizes = [f"c-{i}" for i in range(10)], self.data.sizes.tolist()
         self.clients = {
-            name: FederatedClient(method, self.module(), self.data.alone(i), RunPlan(CLIENT), folder / name, "study")
+            name: FederatedClient(
+                method, Objective(self.module()), self.data.alone(i), RunPlan(CLIENT), folder / name, "study"
+            )
             for i, name in enumerate(names)
         }
         members = Membership(dict(zip(names, sizes, strict=True)), "here")
         self.server = FederatedServer(
-            method, self.module(), RunPlan(CLIENT), members, "uniform", "study", self.data.shape,
+            method, Objective(self.module()), RunPlan(CLIENT), members, "uniform", "study", self.data.shape,
             RoundTerms(**terms),
         )  # fmt: skip
         self.missing: list[dict[str, str]] = []

@@ -10,6 +10,7 @@ import torch
 
 import fedflat as ff
 from fedflat.core.method import Method
+from fedflat.core.objective import Objective
 from fedflat.federation.client import FederatedClient
 from fedflat.federation.membership import Membership
 from fedflat.federation.messages import Reply, TrainReply, TrainRequest
@@ -55,7 +56,7 @@ def federated_clients(
     data, plan = federation(), RunPlan(client, participation(rule), rounds=rounds)
     return {
         name: FederatedClient(
-            method, tanh_network().to(dtype), data.alone(i), plan, folder / name, DIGEST
+            method, Objective(tanh_network().to(dtype)), data.alone(i), plan, folder / name, DIGEST
         )
         for i, name in enumerate(client_names(data))
     }  # fmt: skip
@@ -70,5 +71,5 @@ def federated_server(
     members = dict(zip(client_names(data), data.sizes.tolist(), strict=True))
     settings = {"weights": "uniform", "digest": DIGEST, "shape": data.shape} | changes
     plan = RunPlan(client, participation(rule), rounds=rounds, guard=guard)
-    module = tanh_network().to(dtype)
-    return FederatedServer(method, module, plan, Membership(members, "here"), **settings)
+    objective = Objective(tanh_network().to(dtype))
+    return FederatedServer(method, objective, plan, Membership(members, "here"), **settings)

@@ -70,18 +70,18 @@ class Reference:
 
     def _server(self) -> FederatedServer:
         study = self.study
-        module = study.module()
+        objective = study.objective()
         members = {name: len(y) for name, (_, y) in self.samples.items()}
         return FederatedServer(
-            study.method(module), module, study.plan, Membership(members, "0" * 16), study.spec.weights, study.digest,
-            study.shape, replace(study.terms, quorum=0.01, secure_sum=None),
+            study.method(objective), objective, study.plan, Membership(members, "0" * 16), study.spec.weights,
+            study.digest, study.shape, replace(study.terms, quorum=0.01, secure_sum=None),
         )  # fmt: skip
 
     def _clients(self) -> dict[str, FederatedClient]:
         study, found = self.study, {}
         for number, name in enumerate(sorted(self.samples)):
-            module, data = study.module(), own_samples(study, self.samples[name], number)
-            found[name] = FederatedClient(study.method(module), module, data, study.plan, Records(), study.digest)
+            objective, data = study.objective(), own_samples(study, self.samples[name], number)
+            found[name] = FederatedClient(study.method(objective), objective, data, study.plan, Records(), study.digest)
             found[name]._state = Records()
             found[name]._executor = Remembered(found[name]._executor)
         return found

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .errors import InputError, first_line, is_out_of_memory, with_type
 from .hidden_state import HiddenState, close, leaves_of, plain_state, same
+from .running_statistics import RunningStatistics
 from .stacked_layers import SeededDropout
 from .task import CROSS_ENTROPY, Task
 from .torch_module import OtherParameters, copied, evaluating, scores_of
@@ -56,8 +57,9 @@ def randomness_of(module: nn.Module, x: Tensor, classes: int, task: Task = CROSS
 
     Raises InputError if the module cannot take the samples, cannot be copied, or does not give one score per class; if
     the scores have no gradient, or a gradient with respect to tensors that are not trained; if the module changes a
-    buffer, its input or a parameter, or draws random numbers that are not torch's; or if it keeps any other state
-    between passes, which would leak from one client's samples to the next client. Torch's random state is restored.
+    buffer other than running statistics, its input or a parameter, or draws random numbers that are not torch's; or if
+    it keeps any other state between passes, which would leak from one client's samples to the next client. Torch's
+    random state and running statistics are restored.
     """
     fresh, values = copied(module, with_parameters=False), {name: p.detach() for name, p in module.named_parameters()}
     moving = {name for name, p in module.named_parameters() if p.requires_grad}
@@ -95,7 +97,8 @@ def _observe(module: nn.Module, values: dict[str, Tensor], x: Tensor, classes: i
     """Run `x` at the parameters `values`, forward and backward, then in evaluation mode. Raises InputError."""
     before = _random_state(x)
     leaves = {name: values[name].clone().requires_grad_(p.requires_grad) for name, p in module.named_parameters()}
-    with _watched(module, leaves), torch.enable_grad(), _dropout(x) as covered:
+    statistics = RunningStatistics(module)
+    with _watched(module, leaves), torch.enable_grad(), _dropout(x) as covered, statistics.replaced(None):
         scores = _scores(module, leaves, x, classes, task)
     gradients = _back(module, scores, leaves)
     after = _random_state(x)
@@ -144,7 +147,7 @@ def _refuse_memory(fresh: _Observation, used: _Observation) -> None:
 
 def _depends_on_others(module: nn.Module, values: dict[str, Tensor], x: Tensor, scores: Tensor) -> bool:
     """Tell whether the `scores` of `x` change if a sample is added to the batch, as executors do to pad batches."""
-    with torch.no_grad(), _dropout(x):
+    with torch.no_grad(), _dropout(x), RunningStatistics(module).replaced(None):
         found = scores_of(_called(module, values, torch.cat([x, x[:1]])))[: len(x)]
     return not close(found, scores, torch.finfo(scores.dtype).eps ** 0.5)
 

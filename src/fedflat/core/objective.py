@@ -15,9 +15,20 @@ from torch.func import vmap
 
 from .errors import InputError, StackingError, first_line, is_out_of_memory, shortened
 from .hidden_state import close
+from .oracle import MovingStatistics
+from .running_statistics import Buffers, RunningStatistics, keep_statistics
 from .stacked_layers import EmbeddingGradients, SeededDropout, has_special_gradient, linear_layers, row_major
 from .task import CROSS_ENTROPY, Task
-from .torch_module import OtherParameters, Space, evaluating, own_modes, scores_of, start_training
+from .torch_module import (
+    OtherParameters,
+    Space,
+    copied,
+    evaluating,
+    own_modes,
+    recompute_weights,
+    scores_of,
+    start_training,
+)
 
 
 @dataclass(frozen=True)
@@ -52,16 +63,19 @@ class Objective:
     mode.
     """
 
-    def __init__(self, module: nn.Module, bf16: bool = False, task: Task = CROSS_ENTROPY) -> None:
+    def __init__(
+        self, module: nn.Module, bf16: bool = False, task: Task = CROSS_ENTROPY, buffers: Buffers | None = None
+    ) -> None:
         """Prepare `module`. With `bf16`, gradients in training mode use torch's bfloat16 autocast.
 
-        Gradients in evaluation mode never do. Raises ValueError if the module keeps batch statistics, which a federated
-        mean cannot average, or has a `train()` that cannot be called on a copy.
+        Gradients in evaluation mode never do. buffers: how running statistics are treated; "frozen" puts their layers
+        into evaluation mode. Raises InputError if `buffers` does not fit the module, or if the module has a `train()`
+        that cannot be called on a copy.
         """
-        refuse_batch_statistics(module)
         self._bf16, self.task = bf16, task
         start_training(module)
-        self.module = module
+        keep_statistics(module, buffers)
+        self.module, self.statistics = module, RunningStatistics(module)
         self.space = Space(module)
         self._linear, self._called = linear_layers(module), OtherParameters(module, self.space.shapes)
         self._embeddings = EmbeddingGradients if has_special_gradient(module) else nullcontext
@@ -73,11 +87,22 @@ class Objective:
         """
         return self._scores_at(self.space.view_list(w.to(x.device)), x, key, is_stacked=w.ndim > 1)
 
-    def _scores_at(self, parameters: Sequence[Tensor], x: Tensor, key: Tensor | None, is_stacked: bool) -> Tensor:
-        """Compute the scores of `logits` with `parameters`, each (*clients, *shape)."""
+    def _scores_at(
+        self,
+        parameters: Sequence[Tensor],
+        x: Tensor,
+        key: Tensor | None,
+        is_stacked: bool,
+        moving: MovingStatistics | None = None,
+    ) -> Tensor:
+        """Compute the scores of `logits` with `parameters`, each (*clients, *shape); in training, update `moving`."""
         if not is_stacked:
             x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
-            return self._scores(key, x, *parameters)
+            with self.statistics.replaced(moving) if self._has_moving_statistics else nullcontext():
+                return self._scores(key, x, *parameters)
+        if self._has_moving_statistics:
+            raise StackingError("model: its running statistics cannot be updated for several clients at once; "
+                                "set executor = 'sequential'")  # fmt: skip
         with row_major(self._linear), self._embeddings(), _stacking():
             if key is None:
                 scores: Tensor = vmap(partial(self._scores, None))(x, *parameters)
@@ -98,22 +123,30 @@ class Objective:
         """Compute the mean loss of each client, (*clients,), at `w` (*clients, d), plus a penalty on the scores."""
         return self.losses(w, batch, penalty)[0]
 
-    def losses(
-        self, w: Tensor, batch: Batch, penalty: Penalty | None, penalty_alone: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """Compute each client's `loss` (*clients,), and the unpenalised, detached loss of each sample (*clients, b).
+    @property
+    def _has_moving_statistics(self) -> bool:
+        """Whether a pass changes running statistics."""
+        return self.statistics.width > 0 and self.module.training
 
-        With `penalty_alone`, the first tensor is the mean penalty instead of `loss`.
-        """
+    def losses(
+        self, w: Tensor, batch: Batch, penalty: Penalty | None, moving: MovingStatistics | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Compute each client's `loss` (*clients,), and the unpenalised, detached loss of each sample (*clients, b)."""
         parameters = self.space.view_list(w.to(batch.x.device))
-        mean, plain = self._losses_at(parameters, w.ndim > 1, batch, penalty, penalty_alone)
+        mean, plain = self._losses_at(parameters, w.ndim > 1, batch, penalty, False, moving)
         return mean.to(w.device), plain.to(w.device)
 
     def _losses_at(
-        self, parameters: Sequence[Tensor], is_stacked: bool, batch: Batch, penalty: Penalty | None, alone: bool
+        self,
+        parameters: Sequence[Tensor],
+        is_stacked: bool,
+        batch: Batch,
+        penalty: Penalty | None,
+        alone: bool,
+        moving: MovingStatistics | None,
     ) -> tuple[Tensor, Tensor]:
-        """Compute `losses` with `parameters`, each (*clients, *shape); `alone`: the penalty alone."""
-        scores = self._scores_at(parameters, batch.x, batch.key, is_stacked)
+        """Compute `losses` with `parameters`, each (*clients, *shape); `alone`: the mean penalty instead of `loss`."""
+        scores = self._scores_at(parameters, batch.x, batch.key, is_stacked, moving)
         each = self.task.each(scores.flatten(0, -2), batch.y.flatten(0, scores.ndim - 2)).view(scores.shape[:-1])
         plain = each.detach()
         if penalty is not None:
@@ -126,7 +159,12 @@ class Objective:
         return self._gradient_and_losses(w, batch, penalty, False)[0]
 
     def _gradient_and_losses(
-        self, w: Tensor, batch: Batch, penalty: Penalty | None, penalty_alone: bool
+        self,
+        w: Tensor,
+        batch: Batch,
+        penalty: Penalty | None,
+        penalty_alone: bool,
+        moving: MovingStatistics | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Compute the gradient (*clients, d), and the unpenalised loss of each sample (*clients, b).
 
@@ -135,20 +173,27 @@ class Objective:
         """
         leaves = [x.requires_grad_() for x in self.space.view_list(w.detach().to(batch.x.device))]
         with torch.enable_grad(), nullcontext() if penalty_alone else self.training_precision():
-            mean, plain = self._losses_at(leaves, w.ndim > 1, batch, penalty, penalty_alone)
+            mean, plain = self._losses_at(leaves, w.ndim > 1, batch, penalty, penalty_alone, moving)
             total = mean.sum() if mean.ndim else mean
         found = torch.autograd.grad(total, leaves, materialize_grads=True)
         return self.space.joined(found, w.ndim - 1).to(w.device), plain.to(w.device)
 
     def loss_and_gradient(
-        self, w: Tensor, batch: Batch, penalty: Penalty | None = None, penalty_alone: bool = False
+        self,
+        w: Tensor,
+        batch: Batch,
+        penalty: Penalty | None = None,
+        penalty_alone: bool = False,
+        moving: MovingStatistics | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Compute the mean loss without the penalty, (*clients,), float64, and `gradient`, in one pass.
+
+        moving: the client's running statistics, which this pass updates.
 
         With `penalty_alone` the gradient is that of the penalty, never in bfloat16: near the teacher, where every round
         starts, a teacher's penalty is so flat that its gradient would be only rounding error.
         """
-        gradient, plain = self._gradient_and_losses(w, batch, penalty, penalty_alone)
+        gradient, plain = self._gradient_and_losses(w, batch, penalty, penalty_alone, moving)
         return batch.mean(plain), gradient
 
     def training_precision(self) -> AbstractContextManager[Any]:
@@ -156,6 +201,27 @@ class Objective:
         if not (self._bf16 and self.module.training):
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
+
+    def show(self, statistics: Tensor | None) -> None:
+        """Evaluate with the running `statistics` (s,) from now on; None leaves them as they are."""
+        if statistics is not None:
+            self.statistics.write(statistics)
+
+    def show_module(self, module: nn.Module) -> Tensor:
+        """Evaluate with the running statistics of `module` from now on, and return its parameters (d,)."""
+        buffers = dict(module.named_buffers())
+        if self.statistics.width:
+            self.statistics.write(torch.cat([buffers[name] for name in self.statistics.sizes]))
+        return self.space.flatten(module)
+
+    def module_at(self, w: Tensor, statistics: Tensor | None = None) -> nn.Module:
+        """Return a new module with the parameters `w` (d,) and running statistics (s,), in evaluation mode."""
+        module = copied(self.module)
+        self.space.write(module, w)
+        if statistics is not None:
+            RunningStatistics(module).write(statistics)
+        recompute_weights(module)
+        return module.eval()
 
     @property
     def device(self) -> torch.device:
@@ -198,6 +264,7 @@ class BatchOracle:
     batch: Batch
     seeded: Callable[[], AbstractContextManager[None]] = nullcontext
     penalty: Penalty | None = None
+    moving: MovingStatistics | None = None  # updated by the functions that return the loss
 
     def __call__(self, w: Tensor) -> Tensor:
         """Compute the gradient at `w` (*clients, d)."""
@@ -207,7 +274,11 @@ class BatchOracle:
     def with_loss(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the mean loss at `w` without a penalty, (*clients,), float64, and the gradient, in one pass."""
         with self.seeded():
-            return self.objective.loss_and_gradient(w, self.batch, self.penalty)
+            return self.objective.loss_and_gradient(w, self.batch, self.penalty, moving=self.moving)
+
+    def with_statistics(self, moving: MovingStatistics) -> BatchOracle:
+        """Return the oracle whose passes with a loss update the running statistics in `moving`."""
+        return replace(self, moving=moving)
 
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> BatchOracle:
         """Return the oracle of the loss with a teacher's penalty; see `core.oracle.with_teacher`.
@@ -223,7 +294,8 @@ class BatchOracle:
     def teacher_gradient_with_loss(self, w: Tensor, e: Tensor, tau: float) -> tuple[Tensor, Tensor]:
         """Compute the mean loss at `w` without the penalty, and the gradient of the penalty alone."""
         with self.seeded():
-            return self.objective.loss_and_gradient(w, self.batch, self._teacher(e, 1.0, tau), penalty_alone=True)
+            penalty = self._teacher(e, 1.0, tau)
+            return self.objective.loss_and_gradient(w, self.batch, penalty, penalty_alone=True, moving=self.moving)
 
     def _teacher(self, e: Tensor, weight: float, tau: float) -> Penalty:
         """Return the penalty weight KL(softmax(z_e / tau) || softmax(z_w / tau)).
@@ -256,7 +328,7 @@ class BatchOracle:
         inputs = [x.detach().requires_grad_() for x in (w, matrix, shift)]
         with self.seeded(), torch.enable_grad(), self.objective.training_precision():
             moved = replace(self.batch, x=_transformed(self.batch, w.ndim, *inputs[1:]))
-            loss, plain = self.objective.losses(inputs[0], moved, self.penalty)
+            loss, plain = self.objective.losses(inputs[0], moved, self.penalty, self.moving)
             by_w, by_matrix, by_shift = torch.autograd.grad(loss.sum(), inputs)
         return self.batch.mean(plain), (by_w, by_matrix, by_shift)
 
@@ -288,14 +360,3 @@ def _stacking() -> Iterator[None]:
             "model: torch cannot run it for several clients at once; set executor = 'sequential' "
             f"({shortened(problem, 120)})"
         ) from error
-
-
-def refuse_batch_statistics(module: nn.Module) -> None:
-    """Raise ValueError naming the first layer that keeps running statistics of batches."""
-    for name, layer in module.named_modules():
-        if getattr(layer, "track_running_stats", False) or isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            raise InputError(
-                f"model: layer {name or 'itself'!s} is {type(layer).__name__}, whose batch statistics differ between "
-                "clients and cannot be averaged like parameters; replace it with GroupNorm, e.g. "
-                f"torch.nn.GroupNorm(2, {getattr(layer, 'num_features', 'channels')})"
-            )

@@ -7,6 +7,7 @@ A sharpness-aware method needs this gradient at other parameters; a transform of
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import torch
@@ -92,6 +93,13 @@ def wrt_inputs(grad: Oracle, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[
     return cast(MinibatchOracle, grad).wrt_inputs(w, matrix, shift)
 
 
+@dataclass
+class MovingStatistics:
+    """The running statistics of a client in training; the first pass of each local step replaces them."""
+
+    current: Tensor  # (s,)
+
+
 class ObservedOracle:
     """An oracle that passes on the gradients of another oracle, and records their number and the loss in a local step.
 
@@ -109,6 +117,11 @@ class ObservedOracle:
     def __call__(self, w: Tensor) -> Tensor:
         """Return the gradient at `w` (*clients, d)."""
         return self._observed(w, self._asked(self._grad, "__call__", "with_loss", w))
+
+    def move_statistics(self, moving: MovingStatistics) -> None:
+        """Let the first pass of the step update the client's running statistics in `moving`."""
+        if hasattr(self._grad, "with_statistics"):
+            self._grad = self._grad.with_statistics(moving)
 
     def with_teacher(self, e: Tensor, weight: float, tau: float) -> Oracle:
         """Return an oracle of the loss with a teacher's penalty; its requests are recorded. See `with_teacher`."""
@@ -146,8 +159,10 @@ class ObservedOracle:
 def as_descent_gradient(grad: Oracle, gradient: Tensor) -> Tensor:
     """Record `gradient`, computed from gradients of `grad`, as the step's descent gradient, and return it."""
     inner: Any = grad
-    while not isinstance(inner, ObservedOracle) and hasattr(inner, "grad"):  # an oracle on a subspace
+    whole = gradient
+    while not isinstance(inner, ObservedOracle) and hasattr(inner, "grad"):  # an oracle on a subspace or a part
+        whole = inner.whole(whole) if hasattr(inner, "whole") else whole
         inner = inner.grad
     if isinstance(inner, ObservedOracle):
-        inner.descent = gradient
+        inner.descent = whole
     return gradient

@@ -43,8 +43,14 @@ def in_range(low: float, high: float) -> Any:
     return field(metadata={"in_range": (low, high)})
 
 
+def running_statistics() -> Any:
+    """Mark a field of running statistics, such as BatchNorm's; norms of records leave it out."""
+    return field(metadata={"running_statistics": True})
+
+
 @dataclass_transform(
-    frozen_default=True, field_specifiers=(per_round, uniform_mean, gradient_scale, squared_length, in_range)
+    frozen_default=True,
+    field_specifiers=(per_round, uniform_mean, gradient_scale, squared_length, in_range, running_statistics),
 )
 @dataclass(frozen=True)
 class Record:
@@ -156,7 +162,7 @@ def record_norm(
     scaled by c has c times the norm. By default no root is taken: privacy noise with one standard deviation for all
     fields needs the norm of the fields themselves.
     """
-    gradients = record.marked("gradient_scale")
+    gradients, without = record.marked("gradient_scale"), without | record.marked("running_statistics")
     squares = []
     for name, x in record.tensors().items():
         if name in without:

@@ -33,6 +33,7 @@ class Wrapper(Method):
     """
 
     base: Method
+    wraps_wrappers: ClassVar[bool] = False
 
     weights: ClassVar[Any] = OfBase()
     training: ClassVar[Any] = OfBase()
@@ -45,7 +46,7 @@ class Wrapper(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.base, Wrapper):
+        if isinstance(self.base, Wrapper) and not self.wraps_wrappers:
             raise InputError(nested(type(self).__name__, type(self.base).__name__))
 
     def __getattr__(self, name: str) -> Any:
@@ -128,6 +129,16 @@ def label_of(method: Method) -> str:
     return "-".join(type(one).__name__ for one in chain(method))
 
 
+class EngineWrapper(Wrapper):
+    """A wrapper that an engine puts around any method of a run; neither settings nor labels show it."""
+
+    paper: ClassVar[Any] = OfBase()
+    sources: ClassVar[Any] = OfBase()
+    wraps_wrappers: ClassVar[bool] = True
+
+    base: Method
+
+
 ALWAYS, EVEN, ODD = -1, 0, 1  # the rounds in which a coordinate moves
 
 
@@ -146,7 +157,7 @@ class _WithTurn(OfBase):
         return with_turn(super().__get__(wrapper, kind))
 
 
-class Alternation(Wrapper):
+class Alternation(EngineWrapper):
     """A wrapper that trains some coordinates in every round, some only in even rounds, and some only in odd rounds.
 
     A round equals a round of the base on the subspace of the coordinates that move. The base sees zeros at the frozen
@@ -157,8 +168,6 @@ class Alternation(Wrapper):
     A configuration cannot name this class; `of` constructs it from the rounds in which each coordinate moves.
     """
 
-    paper: ClassVar[Any] = OfBase()
-    sources: ClassVar[Any] = OfBase()
     server: ClassVar[Any] = _WithTurn()
     down: ClassVar[Any] = _WithTurn()
 

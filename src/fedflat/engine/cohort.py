@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.method import Context, Method
+from ..core.partial_model import sent_part
 from ..core.user_code import check_record, method_errors_named
 from ..data.preparation import to_device
 from ..data.types import Index
@@ -281,6 +282,6 @@ def train_chunk(
         result = executor.train(task.clients, task.record, down, ctx, observer)
         at_client = replace(ctx, steps=result.steps, lr_sum=result.lr_factors * ctx.lr)
         received = check_record(method, "receive", method.receive(result.up, at_client), method.mean)
-    numbers = result.steps, result.lr_factors, drift(result.w, down.w), result.loss
+    numbers = result.steps, result.lr_factors, drift(sent_part(method, result.w), down.w), result.loss
     part = ChunkResult(received, result.client, *numbers, result.gradients)
     return part.map(lambda x: aligned(x.to(down.w.dtype)))

@@ -28,6 +28,7 @@ from ..metrics.accuracy import (
     spread,
     validation_accuracies,
 )
+from .ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class ServerModel:
     objective: Objective
     data: FederatedData
     held_out: Index  # the clients that never take part
-    w: Callable[[], Tensor]  # returns the model (d,)
+    w: Callable[[], Tensor]  # puts the server's running statistics into the objective and returns the model (d,)
     iterate: Callable[[], Tensor] | None = None  # returns the trained model (d,); None if `w` is the trained model
 
     def round_scores(self) -> dict[str, float]:
@@ -111,7 +112,55 @@ class OwnModels:
         return [score_samples(self.objective, self.w(i), self.data, parts[i]) for i in with_samples]
 
 
-Evaluated = ServerModel | OwnModels  # evaluates the current state of a simulation
+@dataclass(frozen=True)
+class PersonalModels:
+    """Evaluates the server's model, and beside it each client's own model, of which a part stays with the client.
+
+    A client's own model is the part that the server sends, with what stays with the client; a client that has not
+    trained yet has the initial values of that part. Validation samples are for the clients' own models.
+    """
+
+    server: ServerModel
+    clients: Index  # those that may take part
+    w: Callable[[int], Tensor]  # puts a client's running statistics into the objective and returns its model (d,)
+    ranks: Ranks
+
+    def round_scores(self) -> dict[str, float]:
+        """Return the metrics of `ServerModel`, and the mean of the clients' scores. All ranks must call this."""
+        data, name = self.server.data, self._score
+        values = {} if self.ranks.index else self.server.round_scores()
+        values[f"personal_{name}"] = float(self._scores(Holdings(data.members, data.offsets)).mean())
+        if data.validation is not None:
+            values["validation_accuracy"] = float(self._scores(data.validation).mean())
+        return values
+
+    def final_scores(self) -> dict[str, float]:
+        """Return the metrics of `ServerModel`, and the spread of the clients' scores. All ranks must call this."""
+        data, name = self.server.data, self._score
+        values = self.server.final_scores()
+        values |= spread_of(f"personal_{name}", self._scores(Holdings(data.members, data.offsets)))
+        if data.validation is not None:
+            values |= spread_of("validation_accuracy", self._scores(data.validation))
+        return values
+
+    @property
+    def _score(self) -> str:
+        """The name of a client's score."""
+        return "rmse" if self.server.data.task == "regression" else "accuracy"
+
+    def _scores(self, holdings: Holdings) -> NDArray[np.float64]:
+        """Return the score of each client's own model on its samples in `holdings`, for clients with some."""
+        objective, data, parts = self.server.objective, self.server.data, holdings.parts()
+        those = np.array([i for i in self.clients if len(parts[i])])
+        found = torch.zeros(len(those), dtype=torch.float64)
+        for place in np.flatnonzero(self.ranks.owned(those)):
+            client = those[place]
+            scores = score_samples(objective, self.w(int(client)), data, parts[client])
+            found[place] = scores.numbers[self._score]
+        return self.ranks.summed(found).numpy()
+
+
+Evaluated = ServerModel | OwnModels | PersonalModels  # evaluates the current state of a simulation
 
 
 def tested(objective: Objective, w: Tensor, data: FederatedData) -> dict[str, float]:

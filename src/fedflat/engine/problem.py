@@ -16,6 +16,7 @@ from ..core.errors import InputError
 from ..core.method import Method
 from ..core.model_check import Randomness, check_tokens, randomness_of
 from ..core.objective import Objective
+from ..core.running_statistics import Buffers
 from ..core.structure import layers_of, telling_apart
 from ..core.task import SampleLoss, task_of
 from ..core.torch_module import WITHOUT_FLOAT64
@@ -25,7 +26,7 @@ from ..rounds.accountant import Privacy
 from ..rounds.attack import Attack
 from ..rounds.guard import Guard
 from ..rounds.local_training import Client
-from ..rounds.run_model import InitialModel, frozen_hash
+from ..rounds.run_model import InitialModel, frozen_hash, statistics_hash
 from ..rounds.settings import CLASS, first_difference, table_of
 
 DEFAULT_PARTICIPATION = 1.0
@@ -143,11 +144,12 @@ class Problem:
 
     def __init__(
         self, initial: InitialModel, loss: str | SampleLoss | None, data: FederatedData, device: torch.device,
-        is_bfloat16: bool,
+        is_bfloat16: bool, buffers: Buffers | None = None,
     ) -> None:  # fmt: skip
         """Build the initial model on `device` and move the data there.
 
-        is_bfloat16: whether training gradients are computed in bfloat16 autocast. Raises InputError, naming the
+        is_bfloat16: whether training gradients are computed in bfloat16 autocast. buffers: how running statistics are
+        treated. Raises InputError, naming the
         argument, if model, loss and data do not fit each other, or if the model cannot be trained.
         """
         if initial.model == "transformer" and "path" in initial.options and data.vocabulary:
@@ -161,10 +163,11 @@ class Problem:
         self.task = task_of(loss, data.task)
         if self.task.kind == "regression" and data.validation is not None:
             raise InputError("validation samples measure accuracy, which regression does not have; set validation = 0")
-        self.objective = Objective(module, bf16=is_bfloat16, task=self.task)
+        self.objective = Objective(module, bf16=is_bfloat16, task=self.task, buffers=buffers)
         self.layers = layers_of(module)
         w = self.initial_parameters()
         self.data, self._dtype = data.to(device, w.dtype), w.dtype
+        self._buffers = buffers, None if buffers is None else statistics_hash(module)
         self._data_hash, self._model_hash = self.data.contents_hash(), digest([self.objective.space.row_major(w)])
         self.randomness = self._tried(w)
 
@@ -195,6 +198,8 @@ class Problem:
             "data_hash": self._data_hash,
             "model_hash": self._model_hash,
             "base_hash": self._base_hash,
+            "buffers": self._buffers[0],
+            "buffers_hash": self._buffers[1],
             "model": {
                 CLASS: type(self.objective.module).__name__,
                 "parameters": self.objective.space.d,

@@ -109,6 +109,10 @@ class Ranks:
         """Return the sum of `number` over all ranks."""
         return int(self._reduce(torch.tensor(number)))
 
+    def summed(self, numbers: Tensor) -> Tensor:
+        """Return `numbers` added up over all ranks, in place."""
+        return self._reduce(numbers)
+
     def add_up(self, mean: RunningMean, *of_clients: Tensor) -> None:
         """Add up the sums in `mean`, and the tensors `of_clients` (c,), over all ranks, in place.
 

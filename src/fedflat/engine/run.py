@@ -25,6 +25,7 @@ from ..rounds.cost import MethodCost
 from ..rounds.run_model import save_model
 from .evaluation import Evaluated, predict
 
+OF_CLIENTS = ("client_accuracy", "personal_")  # beginnings of the names of metrics of clients' training samples
 METRICS, MODEL, SUMMARY = "metrics.parquet", "model.safetensors", "summary.json"
 FLATNESS, PARTITION, VOCABULARY = "flatness.json", "partition.parquet", "vocabulary.txt"
 
@@ -189,5 +190,5 @@ def _tested(history: list[dict[str, float]], last: int, vector_bytes: int) -> di
 
 def without_client_values(summary: Mapping[str, float]) -> dict[str, float]:
     """Remove metrics of clients' training samples from a summary; those that every summary must have are set to NaN."""
-    values = {name: value for name, value in summary.items() if not name.startswith("client_accuracy")}
+    values = {name: value for name, value in summary.items() if not name.startswith(OF_CLIENTS)}
     return values | {"train_loss": nan, "drift": nan}

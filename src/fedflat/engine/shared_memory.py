@@ -17,6 +17,7 @@ import cloudpickle
 import torch
 from torch import Tensor
 
+from ..core.partial_model import sent_width
 from ..rounds.device import ALIGNED
 from ..rounds.executor import Executor
 from .cohort import ChunkResult
@@ -129,7 +130,8 @@ class SharedBuffers:
     """The server's message, and slots: a slot has the records of a chunk's clients and room for the chunk's result."""
 
     def __init__(self, executor: Executor, layout: BufferLayout, allocate: TensorAllocator) -> None:
-        method, d, dtype = executor.method, executor.objective.space.d, layout.dtype
+        method, dtype = executor.method, layout.dtype
+        d = sent_width(method, executor.objective.space.d)
 
         def record(kind: type[Any], *rows: int) -> Any:
             widths = kind.widths(d, method)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -17,7 +18,9 @@ from ..core.errors import InputError, NonFiniteError
 from ..core.hyper import plain_numbers, takes_numbers
 from ..core.method import Context, Method
 from ..core.native_libraries import fix_product_rounding, tune_allocator
+from ..core.partial_model import partial_model, sent_part, statistics_of, whole_model
 from ..core.progress import Progress, no_progress
+from ..core.running_statistics import Buffers
 from ..core.structure import text_of
 from ..core.task import SampleLoss
 from ..core.user_code import is_installed, method_errors_named
@@ -38,6 +41,7 @@ from ..rounds.device import one_thread, usable_device
 from ..rounds.executor import Executor, stacked
 from ..rounds.guard import Guard
 from ..rounds.local_training import Client
+from ..rounds.model_parts import as_patterns, check_parts, with_parts
 from ..rounds.participation import Explicit, pooled
 from ..rounds.participation import participation as as_rule
 from ..rounds.private_rounds import PrivateRounds
@@ -50,10 +54,10 @@ from .callbacks import Callback, check_callbacks, wants_to_stop
 from .choice import Choice, agreed, check_name, choose, stands_alone
 from .client_store import BUDGET, ClientStore
 from .cohort import Arrivals, Cohort, CohortResult, InProcess, Trainer, train
-from .evaluation import Evaluated, OwnModels, ServerModel, predict
+from .evaluation import Evaluated, OwnModels, PersonalModels, ServerModel, predict
 from .problem import Problem, check_arguments, check_privacy, check_ranks, check_same_settings
 from .ranks import ALONE, Ranks
-from .run import Run, summarise, without_client_values
+from .run import OF_CLIENTS, Run, summarise, without_client_values
 from .workers import Workers
 
 DEFAULT_ROUNDS = 100
@@ -92,6 +96,8 @@ class Simulation:
         eval_every: int = 1,
         last: int = 10,
         model_options: dict[str, Any] | None = None,
+        buffers: Buffers | None = None,
+        keep: Sequence[str] = (),
         probes: Sequence[str | Measure] = (),
         probe_every: int = 10,
         workers: int | Literal["auto"] = "auto",
@@ -122,6 +128,10 @@ class Simulation:
         executor: "sequential", "stacked", "compiled", "graphed" (on a GPU), or "auto", the fastest on the first steps.
         eval_every: rounds between evaluations.
         last: number of evaluations at the end of a run over which the reported accuracy is averaged.
+        buffers: running statistics of normalisation layers such as BatchNorm: "frozen" (they stay as they are),
+            "averaged" (sent beside the parameters and averaged) or "local" (they stay with each client). Needed for a
+            model with such layers; see docs/howto/model_parts.md.
+        keep: patterns of the names of parameters and buffers that stay with each client, such as ["head.*", "*.bn1"].
         probes: measures of flatness taken after every `probe_every` rounds, and after the last; they
             become metrics of that round and change nothing else.
         workers: number of worker processes that train clients in parallel on the CPU, each on one thread. "auto" starts
@@ -150,11 +160,12 @@ class Simulation:
         self.eval_every, self.last, self.probe_every = eval_every, last, probe_every
         self.device, self.precision = usable_device(device), precision
         self.adapter, self.guard, self.attack = adapter, guard, attack
+        self.buffers, self.keep = buffers, as_patterns(keep)
         self._plan_rounds(rounds, participation, privacy, data.clients)
         options = plain_numbers(model_options or {})
         initial = InitialModel(model, data.classes, data.shape, seed, options, dtype, adapter)
         self._architecture = initial.architecture()
-        self._problem = Problem(initial, loss, data, self.device, precision == "bf16")
+        self._problem = Problem(initial, loss, data, self.device, precision == "bf16", buffers)
         self.task, self.objective, self.data = self._problem.task, self._problem.objective, self._problem.data
         self.probes = tuple(check_measures(probes, self.objective.module))
         check_name(executor, self._problem.randomness, self.device)
@@ -184,18 +195,22 @@ class Simulation:
         """Make the server with the initial model, the executor's batches and the store of clients' records."""
         w = self._problem.initial_parameters()
         method = by_turns(self.method, self.adapter, self.objective.space, w.device)
+        method = with_parts(method, self.objective, self.buffers, self.keep)
+        check_parts(method, self.guard, self._private is not None)
         rule, self._trained_on = self.participation, self.data
         if method.training == "centralised":
             self._trained_on, rule = pooled(self.data, self.client, rule)
         self._attackers = None if self.attack is None else self._make_attackers(self.attack, method)
         batches = Batches(self._trained_on, self.client, self.seed, w.dtype, rule)
         self._make = lambda kind: kind(method, self.objective, batches, self.seed, self._problem.randomness)
-        self._cost, clients = method_cost(method, len(w)), self._trained_on.clients
+        batches.check_smallest(self.objective)
+        sent = sent_part(method, w)
+        self._cost, clients = method_cost(method, len(sent)), self._trained_on.clients
         plan = RunPlan(self.client, rule, self.seed, self.rounds, self.guard)
         with method_errors_named(method):
             self._server = Server(method, self.objective, w, plan, clients)
         folder = store_folder if self._ranks.number == 1 else None
-        self._store = ClientStore(method, clients, w, store_budget, folder, self._ranks.owned)
+        self._store = ClientStore(method, clients, sent, store_budget, folder, self._ranks.owned)
 
     def prepare(self) -> Choice:
         """Choose the executor, if not yet chosen; for `auto`, time a few steps with each executor.
@@ -246,13 +261,22 @@ class Simulation:
         """The server's model, (d,), row-major."""
         return self._server.w
 
+    def served_model(self) -> Tensor:
+        """Return the server's model (d,) in the order of `objective.space`; `objective` then has its statistics."""
+        return self._server.show()
+
     @property
     def model(self) -> nn.Module:
         """A new module with the parameters of the server's model, in evaluation mode."""
         return self._server.model
 
     def predict(self, x: Any, classes: bool = False) -> Tensor:
-        """Predict with the server's current model, as `Run.predict` does with the final one."""
+        """Predict with the server's current model, as `Run.predict` does with the final one.
+
+        Raises InputError if a part of the model stays with the clients.
+        """
+        if self.method.training != "local" and not self.has_whole_model:
+            raise InputError("predict: a part of the model stays with the clients; use client_model(i)")
         return predict(self.model, SampleKind.of(self.data), x, classes)
 
     @property
@@ -265,18 +289,42 @@ class Simulation:
         """The clients of trial steps: the cohort of round 0 or, if privacy keeps cohorts secret, the first clients."""
         return self.cohort(0) if self._private is None else np.arange(max(1, round(self._private.expected)))
 
-    def own_model(self, client: int) -> Tensor:
-        """Return a client's own model (d,), if clients train alone; before the client's first round, the initial model.
+    @property
+    def has_whole_model(self) -> bool:
+        """Whether the server has all parts of the model; it has not if clients train alone or keep some parts."""
+        part = partial_model(self._server.method)
+        return self.method.training != "local" and (part is None or not (part.kept_width or part.own_width))
 
-        Raises InputError for a method whose clients have no models of their own.
+    def own_model(self, client: int) -> Tensor:
+        """Return a client's own model (d,), if clients train alone or keep a part of the model.
+
+        The part that a client keeps has its initial values before the client's first round; the rest is the server's.
+        Raises InputError if clients have no models of their own.
         """
-        if self.method.training != "local":
-            raise InputError(
-                f"clients of {type(self.method).__name__} keep no models of their own; the server's is `w`"
-            )
-        clients = np.array([client])
-        record: Any = self._store.get(clients, stacked(self._server.broadcast(), clients))
-        w: Tensor = record.w[0]
+        return self._own(client)[0]
+
+    def client_model(self, client: int) -> nn.Module:
+        """Return a new module with the client's own model, see `own_model`, and its running statistics.
+
+        The module is in evaluation mode.
+        """
+        return self.objective.module_at(*self._own(client))
+
+    def _own(self, client: int) -> tuple[Tensor, Tensor | None]:
+        """Return a client's own model (d,), and its running statistics (s,) if the model has any that change."""
+        if self.has_whole_model:
+            raise InputError(f"clients of {label_of(self.method)} keep no models of their own; the server's is `w`")
+        if not 0 <= client < self._trained_on.clients:
+            raise InputError(f"client = {client} is not in 0..{self._trained_on.clients - 1}")
+        clients, method, server = np.array([client]), self._server.method, self._server.state
+        record: Any = self._store.get(clients, stacked(self._server.broadcast(), clients)).map(lambda x: x[0])
+        w: Tensor = record.w if self.method.training == "local" else whole_model(method, server.w, record)
+        return w, statistics_of(method, server, record)
+
+    def _show_own(self, client: int) -> Tensor:
+        """Put a client's running statistics into the objective, and return its own model (d,)."""
+        w, statistics = self._own(client)
+        self.objective.show(statistics)
         return w
 
     def __iter__(self) -> Iterator[Round]:
@@ -319,8 +367,8 @@ class Simulation:
         """Return the result of the rounds so far, at least one, with the measures `flatness`."""
         if not self.history:
             raise InputError("there is no result before the first round")
-        w = self.server.w
-        summary = summarise(self._evaluated, len(w), w.element_size(), self.history, self.last)
+        size = self.server.w.element_size()
+        summary = summarise(self._evaluated, self.objective.space.d, size, self.history, self.last)
         if self.message_bytes is not None:
             summary |= zip(("message_bytes", "message_bytes_full"), self.message_bytes, strict=True)
         if self._private is not None:
@@ -387,11 +435,11 @@ class Simulation:
     ) -> Flatness:
         """Take `measures` of the server's model, its clients or the next round; see `fedflat.flatness`.
 
-        If clients train alone, the server has no model, and nothing is measured.
+        If clients train alone or keep a part of the model, the server has no whole model, and nothing is measured.
         """
-        measures = () if self.method.training == "local" else measures
-        subject = Subject(self.objective, self._server.served, self._trained_on, max_samples,
-                          dry_round=self.dry_round, iterate=self.server.w, direction=self._server.direction,
+        measures = measures if self.has_whole_model else ()
+        subject = Subject(self.objective, self._server.show(), self._trained_on, max_samples,
+                          dry_round=self.dry_round, iterate=self._server.iterate, direction=self._server.direction,
                           weights=self.weights)  # fmt: skip
         return measure(subject, measures, progress)
 
@@ -409,7 +457,7 @@ class Simulation:
             raise InputError(f"{type(self.method).__name__} trains one model on all samples; clients have none")
         cohort = self.cohort(self.t) if clients is None else clients
         _, state = self._compute(cohort, InProcess(self.executor, observer), keep=False)
-        return NextRound(cohort, state.w)
+        return NextRound(cohort, whole_model(self._server.method, state.w))
 
     def _compute(self, cohort: Index, trainer: Trainer, keep: bool, ranks: Ranks = ALONE) -> tuple[CohortResult, Any]:
         """Compute the next round with `cohort` (c,); return its result and the server's next state.
@@ -444,7 +492,7 @@ class Simulation:
             weights = self.guard.limited(weights)
         follows = self.client.steps is None  # the number of samples that a client claims determines its local steps
         guard = self._server.guard
-        return weights, Arrivals(self.method, ctx, clients, weights, guard, self._attackers, follows)
+        return weights, Arrivals(self._server.method, ctx, clients, weights, guard, self._attackers, follows)
 
     def _make_attackers(self, attack: Attack, method: Method) -> Attackers:
         """Draw the attackers among the clients, and flip their labels for `attack.kind = "label-flip"`."""
@@ -580,13 +628,19 @@ class Simulation:
             **self._problem.settings(),
             "executor": self.choice.name,
             "precision": self.precision,
+            "keep": list(self.keep) or None,
             "layout": "convolutions channels-last",
             "rounds": self.rounds if self.method.depends_on_rounds else None,
             "layers": self._problem.layers,  # last: a difference in adapter or parameters is reported before it
         }
 
     def _evaluate(self) -> dict[str, float]:
-        return self._evaluated.round_scores() if self._is_evaluated() and self._ranks.index == 0 else {}
+        if not self._is_evaluated() or (self._ranks.index and self.has_whole_model):
+            return {}
+        with self._ranks.together() if not self.has_whole_model else nullcontext():
+            scores = self._evaluated.round_scores()
+        hidden = () if self._private is None else OF_CLIENTS
+        return {name: value for name, value in scores.items() if not name.startswith(hidden)}
 
     def _is_evaluated(self) -> bool:
         return self.t % self.eval_every == 0 or self.t == self.rounds
@@ -594,11 +648,14 @@ class Simulation:
     def _evaluation(self) -> Evaluated:
         """Return the evaluation of the server's model, or of the clients' own models if they train alone."""
         held_out = self.participation.held_out(self.data.clients)
-        if self.method.training != "local":
-            iterate = (lambda: self._server.state.w) if serves_another(self.method) else None
-            return ServerModel(self.objective, self.data, held_out, lambda: self._server.served, iterate)
         clients = np.setdiff1d(np.arange(self.data.clients), held_out)
-        return OwnModels(self.objective, self.data, clients, self.own_model)
+        if self.method.training == "local":
+            return OwnModels(self.objective, self.data, clients, self._show_own)
+        iterate = (lambda: self._server.iterate) if serves_another(self.method) else None
+        server = ServerModel(self.objective, self.data, held_out, self._server.show, iterate)
+        if self.has_whole_model:
+            return server
+        return PersonalModels(server, clients, self._show_own, self._ranks)
 
     def _probed(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the values of the probes after this round, by name; none if no probe is due.

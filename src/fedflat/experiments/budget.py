@@ -241,7 +241,7 @@ def peak_bytes(sim: Simulation) -> int | None:
     Trial(sim.executor, sim.trial_cohort).run()
     if sim.data.test is not None:
         x, y = (part[:SAMPLES_AT_ONCE] for part in sim.data.test)
-        score(sim.objective, sim.server.w, x, y, sim.data.preparation)
+        score(sim.objective, sim.served_model(), x, y, sim.data.preparation)
     server = sim.server.w.nbytes + sum(x.nbytes for x in sim.server.tensors().values())  # and the last direction
     sums = sum(x.sums.nbytes for x in RunningMean(sim.method, sim.server.w).sums())
     status = Path("/proc/self/status").read_text().splitlines()
@@ -291,7 +291,7 @@ def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
     x = pixels if known.vocabulary_size else (pixels / 255).to(dtype)
     batch = Batch(x, torch.zeros(size, dtype=torch.int64, device=device))
     randomness_of(module, x[:4], known.classes)  # refuses a model that cannot take the data
-    objective = Objective(module)
+    objective = Objective(module, buffers=spec.model.buffers)
     w = objective.space.flatten(module)
     gradient = median_seconds(lambda: objective.gradient(w, batch), device)
     with torch.inference_mode(), objective.evaluating():

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -179,10 +178,9 @@ class LoadedRun:
     def model(self, run: ShownRun) -> Tensor:
         """Load the server's final model of `run`, (d,). Raises InputError if only the clients have models."""
         sim = self.simulation(run)
-        if sim.method.training == "local":
+        if not sim.has_whole_model:
             raise InputError(f"{run.label}: every client has a model of its own, and there is none of the server")
-        parameters = dict(load_model(run.weights, sim.model).named_parameters())
-        return torch.cat([parameters[name].detach().reshape(-1) for name in sim.objective.space.shapes]).to(sim.w)
+        return sim.objective.show_module(load_model(run.weights, sim.model)).to(sim.w)
 
     def local(self, run: ShownRun, clients: Index) -> dict[int, Tensor]:
         """Train `clients` in the round that would follow the run's last round; return their models (d,), by client."""

@@ -384,9 +384,10 @@ class StoredRun:
     def model(self) -> nn.Module:
         """The trained model in evaluation mode; every access builds a new module.
 
-        Raises InputError for a run of the user's own module (use `load_into`), and if the frozen parameters are not
-        those that the adapter was trained on.
+        Raises InputError for a run of the user's own module (use `load_into`), if a part of the model stayed with the
+        clients, and if the frozen parameters are not those that the adapter was trained on.
         """
+        self._check_whole()
         module = self.initial_model.module()
         known = None if self.settings["adapter"] is None else self.settings["base_hash"]
         if known is not None and (found := frozen_hash(module)) != known:
@@ -395,6 +396,14 @@ class StoredRun:
                 f"config.toml names now has {found}; put the old files back"
             )
         return self.load_into(module)
+
+    def _check_whole(self) -> None:
+        """Raise InputError if the server has no whole model, because a part stayed with the clients."""
+        if self.settings["keep"] or self.settings["buffers"] == "local":
+            raise InputError(
+                f"{self.directory.path}: a part of the model stayed with the clients (keep or buffers = 'local'); "
+                "build the run's simulation, load its checkpoint and use client_model(i)"
+            )
 
     @property
     def initial_model(self) -> InitialModel:

@@ -159,6 +159,8 @@ class _Settings(_FilePart):
     guard: Table | None
     attack: Table | None
     privacy: Annotated[Table, _as(_Privacy)] | None
+    buffers: Text | None = None  # missing in older files, as `keep`
+    keep: list[Text] | None = None
     loss: Text
     weights: Text
     seed: int
@@ -201,6 +203,10 @@ class Summary(_FilePart):
 FURTHER_NUMBERS = {
     "client_accuracy_mean": _required(
         client_accuracy_mean=Share, client_accuracy_std=Share, client_accuracy_worst=Share, client_accuracy_best=Share,
+    ),
+    "personal_accuracy_mean": _required(
+        personal_accuracy_mean=Share, personal_accuracy_std=Share, personal_accuracy_worst=Share,
+        personal_accuracy_best=Share,
     ),
     "test_accuracy": _required(
         test_accuracy=Share, test_accuracy_std=Share, test_accuracy_evaluations=Rounds, test_accuracy_last=Share,

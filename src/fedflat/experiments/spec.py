@@ -27,6 +27,7 @@ from ..core.object_references import (
     portable,
     relative_to,
 )
+from ..core.running_statistics import Buffers
 from ..core.task import LOSSES, Kind
 from ..core.wrapper import Wrapper
 from ..data import FederatedData, Partition, load
@@ -152,6 +153,15 @@ class ModelSection(Section):
     name: str = Field(default="mlp", description="a model of the zoo")
     options: dict[str, Annotated[Any, BeforeValidator(_model_option)]] = Field(
         default={}, description="options of the model, e.g. {hidden = [64]}"
+    )
+    buffers: Buffers | None = Field(
+        default=None,
+        description="running statistics of BatchNorm: frozen, averaged, or local to each client; needed with such "
+        "layers, see docs/howto/model_parts.md",
+    )
+    keep: list[Annotated[str, Field(min_length=1)]] = Field(
+        default=[],
+        description="names, with * and ?, of parameters and buffers that stay with each client, e.g. ['head.*']",
     )
 
     @field_validator("name")
@@ -324,6 +334,9 @@ class Experiment(Section):
         table = with_names(self.model_dump(exclude=ignored), portable)
         if self.data.tokenizer is None:
             table["data"].pop("tokenizer", None)  # as if it were not set
+        for key in ("buffers", "keep"):  # likewise
+            if not table["model"][key]:
+                del table["model"][key]
         return table
 
     @abstractmethod
@@ -452,6 +465,8 @@ class RunSpec(Experiment):
             eval_every=self.eval_every,
             last=self.last,
             model_options=self.model.options,
+            buffers=self.model.buffers,
+            keep=self.model.keep,
             probes=[one.object for one in self.probes],
             probe_every=self.probe_every,
             store_budget=self.store_megabytes * 10**6,

@@ -141,7 +141,7 @@ def trial_cost(run: RunSpec, sim: Simulation) -> TrialCost:
         gradient = evaluation = median_seconds(trial.run, sim.device) / gradients
     if sim.data.test is not None:
         x, y = (part[:SAMPLES_AT_ONCE] for part in sim.data.test)
-        evaluate = partial(score, sim.objective, sim.server.w, x, y, sim.data.preparation)
+        evaluate = partial(score, sim.objective, sim.served_model(), x, y, sim.data.preparation)
         evaluation = median_seconds(evaluate, sim.device) / len(y)
     state = sim.server.w.nbytes + sum(x.nbytes for x in sim.server.tensors().values())  # and the last direction
     return TrialCost(run.title, Speed(gradient, evaluation), state, peak)

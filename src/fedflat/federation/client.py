@@ -12,13 +12,14 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.method import Method
 from ..core.model_check import check_tokens, randomness_of
 from ..core.native_libraries import fix_product_rounding
 from ..core.objective import Objective
+from ..core.partial_model import sent_part
 from ..core.records import Record
 from ..core.task import CROSS_ENTROPY, task_of
 from ..data.federated import FederatedData
@@ -43,27 +44,28 @@ class FederatedClient:
     def __init__(
         self,
         method: Method,
-        module: nn.Module,
+        objective: Objective,
         data: FederatedData,
         plan: RunPlan,
         folder: Path,
         digest: str,
-        bf16: bool = False,
     ) -> None:
         """Raise InputError for data whose labels are not classes.
 
         data: this client's samples, with its number in the federation (see `FederatedData.alone`). folder: for the
-        client's records. digest: of the study. bf16: whether gradients are computed in bfloat16.
+        client's records. digest: of the study.
         """
         fix_product_rounding()
         method.check_rounds(plan.rounds)
         self._method, self._digest = method.fitted(data.shape), digest
-        self._objective = Objective(module, bf16=bf16, task=task_of(CROSS_ENTROPY.loss, data.task))
-        like = self._objective.space.flatten(module)
+        self._objective, module = objective, objective.module
+        task_of(CROSS_ENTROPY.loss, data.task)
+        like = sent_part(self._method, objective.space.flatten(module))
         self._data = data.to(self._objective.device, like.dtype)
         check_tokens(module, self._data.x)
         randomness = randomness_of(module, self._data.inputs(torch.arange(min(4, len(data.y)))), data.classes)
         batches = Batches(self._data, plan.client, plan.seed, like.dtype, plan.participation)
+        batches.check_smallest(objective)
         self._executor = Sequential(self._method, self._objective, batches, plan.seed, randomness)
         self._state = ClientState(folder, method.client)
         self._like = like
@@ -90,7 +92,7 @@ class FederatedClient:
             samples=len(self._data.y),
             steps=int(result.steps),
             gradients=result.gradients,
-            drift=float(drift(result.w, down.w)),
+            drift=float(drift(sent_part(self._method, result.w), down.w)),
             up=pack(result.up.map(lambda x: x[0].to(down.w.dtype))),
         )
 

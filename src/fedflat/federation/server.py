@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from ..core.errors import InputError, NonFiniteError
 from ..core.method import Context, Method
@@ -55,7 +54,7 @@ class FederatedServer(Server):
     def __init__(
         self,
         method: Method,
-        module: nn.Module,
+        objective: Objective,
         plan: RunPlan,
         federation: Membership,
         weights: str,
@@ -77,10 +76,9 @@ class FederatedServer(Server):
             raise InputError(f"client {empty[0]} has no samples" if empty else "there is no client")
         self._weights, self._digest, self._terms = weights, digest, terms or RoundTerms()
         self._terms.check(plan.guard)
-        objective = Objective(module)
-        w = objective.space.flatten(module)
+        w = objective.space.flatten(objective.module)
         super().__init__(method.fitted(shape), objective, w, plan, len(self.names))
-        self.guard = GuardState.new(plan.guard, self.method, w, self._terms.norm_multiple)
+        self.guard = GuardState.new(plan.guard, self.method, self.state.w, self._terms.norm_multiple)
         self.ejected: Set[str] = frozenset()  # members that are not asked
         self._counted: dict[str, int] = {}  # the last round in which each client's reply was accepted, by name
         self._saved: dict[int, dict[str, int]] = {}  # `_counted` in the kept checkpoints, by their `t`

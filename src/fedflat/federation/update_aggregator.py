@@ -183,7 +183,8 @@ def checked_norms(
     lr_sum: the sum of the client's local step sizes. claimed: further norms to check and return, in parameter units, by
     name. Raises RefusedError, naming the field, if a norm is above its bound.
     """
-    norms = {name: float(torch.linalg.vector_norm(x, dtype=torch.float64)) for name, x in received.tensors().items()}
+    bounded = {name: x for name, x in received.tensors().items() if name not in received.marked("running_statistics")}
+    norms = {name: float(torch.linalg.vector_norm(x, dtype=torch.float64)) for name, x in bounded.items()}
     norms |= claimed or {}
     if excess := guard.excess(norms, received.marked("gradient_scale"), lr_sum):
         raise RefusedError(excess)

@@ -108,7 +108,14 @@ class Attackers:
 
         computed: the records that the server would average if the attackers were honest, (c, width).
         """
-        up, kind, scale = self.message(computed), self.attack.kind, self.attack.scale
+        up = self.message(computed)
+        # A negative variance would give itself away: running statistics are sent as computed.
+        unchanged = {name: getattr(up, name) for name in up.marked("running_statistics")}
+        return replace(self._attacked(up, t, clients, known), **unchanged)
+
+    def _attacked(self, up: Any, t: int, clients: Index, known: HonestMoments) -> Any:
+        """Return the messages of `sent` without an exception for any field."""
+        kind, scale = self.attack.kind, self.attack.scale
         if kind in ("sign-flip", "scaling"):
             return up.map(lambda x: (-scale if kind == "sign-flip" else scale) * x)
         if kind == "noise":

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.objective import Batch
+from ..core.errors import InputError, first_line
+from ..core.objective import Batch, Objective
 from ..data.federated import FederatedData
 from ..data.preparation import to_device
 from ..data.types import Index
@@ -81,6 +82,24 @@ class Batches:
         """Whether every batch of every client has `size` samples."""
         return bool((self.data.sizes % self.size == 0).all())
 
+    def check_smallest(self, objective: Objective) -> None:
+        """Raise InputError if a client has a batch of one sample, and the model cannot be trained on one."""
+        if not objective.statistics.width:
+            return
+        size = self.client.batch_size or self.data.largest
+        single = np.flatnonzero((self.data.sizes % size == 1) | (self.data.sizes == 1) | (size == 1))
+        if not len(single):
+            return
+        sample = self.data.inputs(torch.zeros(1, dtype=torch.int64, device=self.data.y.device))
+        try:
+            with torch.no_grad():
+                objective.logits(objective.space.flatten(objective.module), sample)
+        except (ValueError, RuntimeError) as error:
+            raise InputError(
+                f"client.batch_size = {self.client.batch_size}: client {single[0]}, with {self.data.sizes[single[0]]} "
+                f"samples, has a batch of one sample, on which the model cannot be trained: {first_line(error)}"
+            ) from error
+
     def longest_first(self, t: int, clients: Index) -> Index:
         """Sort `clients` by local steps in round `t`, most first, so that the last clients of a stack finish first."""
         return clients[np.argsort(-self.steps(t, clients), kind="stable")]
@@ -120,15 +139,16 @@ class Batches:
         bits = words(self.seed, Purpose.AUGMENTATION, t, clients.reshape(*samples.shape[:-1], 1), k, place)
         return augmentation(self.data.stored(samples), bits, self.data.preparation)
 
-    def everything(self, clients: Index, stacked: bool) -> Iterator[Batch]:
+    def everything(self, clients: Index, stacked: bool, filled: bool = True) -> Iterator[Batch]:
         """Yield all samples of `clients`, not augmented, in batches; the weights of a client sum to 1 over its batches.
 
-        The sample indices of a batch are (c, b) if `stacked`, or (b,) for one client.
+        The sample indices of a batch are (c, b) if `stacked`, or (b,) for one client. filled: whether the last batch
+        is as long as the others, with samples of weight zero.
         """
         sizes, starts = self.data.sizes_of(clients), self.data.starts_of(clients)
         size = self._length(sizes) if stacked else min(self.size, int(sizes.max()))
         for first in range(0, int(sizes.max()), size):
-            place = np.arange(first, first + size)
+            place = np.arange(first, first + size if filled else min(first + size, int(sizes.max())))
             exists = place < sizes[:, None]
             mine = self.data.held(starts[:, None] + np.where(exists, place, 0))
             device = self.data.y.device

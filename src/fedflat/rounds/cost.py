@@ -11,7 +11,7 @@ from ..core.method import Context, Method
 from ..core.oracle import ObservedOracle
 from ..core.records import Record
 from ..core.user_code import check_pair
-from ..core.wrapper import Alternation
+from ..core.wrapper import EngineWrapper
 from ..data.types import Index
 
 
@@ -113,7 +113,7 @@ def _trial(method: Method, t: int = 0) -> _Trial:
 
     The client's record is its initial record plus 1, so that a message that depends on the record is not w_i - w.
     """
-    if isinstance(method, Alternation):  # its cost is that of its base, and it fits models of one size only
+    if isinstance(method, EngineWrapper):  # its cost is that of its base, and it fits models of one size only
         return _trial(method.base, t)
     w, step, full = torch.ones(3), ObservedOracle(_Identity()), ObservedOracle(_Identity())
     down = method.broadcast(method.init_server(w))

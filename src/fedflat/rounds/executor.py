@@ -115,7 +115,8 @@ class Executor(ABC):
         """Compute the gradient at `w` (*clients, d) on all samples of each client, batch by batch."""
         total = torch.zeros_like(w)
         clients = plan.clients if w.ndim > 1 else plan.clients[0]
-        for number, batch in enumerate(self.batches.everything(plan.clients, stacked=w.ndim > 1)):
+        filled = self.randomness is not Randomness.OF_BATCH
+        for number, batch in enumerate(self.batches.everything(plan.clients, w.ndim > 1, filled)):
             with self._seeded(w.device, plan, 0, number):
                 total = total + self.objective.gradient(w, self._keyed(batch, plan.t, clients, 0, number))
         return total

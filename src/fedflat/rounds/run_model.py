@@ -17,6 +17,7 @@ from torch import nn
 from .. import models
 from ..adapters import LoRA, adapted, kept_parameters, with_bfloat16_base
 from ..core.errors import InputError, printable, shortened
+from ..core.running_statistics import all_statistics
 from ..core.torch_module import copied
 from ..data.federated import digest
 from ..files import read_bytes
@@ -97,6 +98,11 @@ def frozen_hash(module: nn.Module) -> str:
     return digest([names, *frozen.values()])
 
 
+def statistics_hash(module: nn.Module) -> str:
+    """Return eight hexadecimal digits, a digest of the running statistics of all layers."""
+    return digest(list(all_statistics(module).values()))
+
+
 @contextmanager
 def _seeded(seed: int, purpose: Purpose) -> Iterator[None]:
     """Seed torch's random state inside the block, and restore the earlier state afterwards."""
@@ -109,12 +115,20 @@ MAX_BYTES = 2**36
 
 
 def save_model(path: Path, model: nn.Module) -> None:
-    """Write a model's parameters; with adapters, write only adapters and head. Equal models give equal files."""
-    path.write_bytes(save({name: p.detach().cpu().contiguous() for name, p in kept_parameters(model).items()}))
+    """Write a model's parameters and running statistics; with adapters, of the parameters only adapters and head.
+
+    Equal models give equal files.
+    """
+    path.write_bytes(save({name: p.detach().cpu().contiguous() for name, p in _kept(model).items()}))
+
+
+def _kept(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the tensors of a model that its file contains, by name."""
+    return kept_parameters(model) | all_statistics(model)
 
 
 def load_model(path: Path, model: nn.Module) -> nn.Module:
-    """Put the parameters in the file `path` into `model`, which is changed and returned.
+    """Put the parameters and running statistics in the file `path` into `model`, which is changed and returned.
 
     Raises InputError, naming the file, if the file is damaged, belongs to another model, or has NaN or infinity in it.
     The model is then unchanged.
@@ -123,9 +137,9 @@ def load_model(path: Path, model: nn.Module) -> nn.Module:
         tensors = load(read_bytes(path, MAX_BYTES))
     except (OSError, SafetensorError, KeyError, RuntimeError, TypeError) as error:
         raise InputError(f"{path} is damaged: {error}") from error
-    parameters = kept_parameters(model)
+    parameters = _kept(model)
     if {name: x.shape for name, x in tensors.items()} != {name: p.shape for name, p in parameters.items()}:
-        raise InputError(f"{path} is damaged or of another model: its parameters have other names or shapes")
+        raise InputError(f"{path} is damaged or of another model: its tensors have other names or shapes")
     if not all(torch.isfinite(x).all() for x in tensors.values()):
         raise InputError(f"{path} has parameters that are NaN or infinite")
     for name, p in parameters.items():

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ..core.errors import NonFiniteError
 from ..core.method import Context, Method
 from ..core.objective import Objective
+from ..core.partial_model import statistics_of, whole_model
 from ..core.records import is_finite
-from ..core.torch_module import copied, recompute_weights
 from ..core.user_code import check_record
 from ..data.types import Index
 from .aggregation import RunningMean
@@ -65,8 +65,18 @@ class Server:
 
     @property
     def served(self) -> Tensor:
-        """The model that is evaluated, (d,), with its parameters in the same order as in `state`."""
+        """The model that is evaluated, (d,), in the order of `objective.space`."""
         return self.method.served(self.state)
+
+    @property
+    def iterate(self) -> Tensor:
+        """The model that clients train from, (d,), in the order of `objective.space`."""
+        return whole_model(self.method, self.state.w)
+
+    def show(self) -> Tensor:
+        """Put the server's running statistics, if it has any, into `objective`, and return `served`."""
+        self.objective.show(statistics_of(self.method, self.state))
+        return self.served
 
     @property
     def w(self) -> Tensor:
@@ -76,10 +86,7 @@ class Server:
     @property
     def model(self) -> nn.Module:
         """A new module with the parameters of the evaluated model, in evaluation mode."""
-        module = copied(self.objective.module)
-        self.objective.space.write(module, self.served)
-        recompute_weights(module)
-        return module.eval()
+        return self.objective.module_at(self.served, statistics_of(self.method, self.state))
 
     def cohort(self, t: int) -> Index:
         """Return the clients of round `t`, in rising order; known before the round is computed."""

@@ -90,15 +90,14 @@ class ClientSession:
 
     def _client(self, request: TrainRequest) -> FederatedClient:
         study = self._study
-        module = study.module()
+        objective = study.objective()
         return FederatedClient(
-            method=study.method(module),
-            module=module,
+            method=study.method(objective),
+            objective=objective,
             data=self._data(request.number),
             plan=study.plan,
             folder=self._state_folder(request.federation),
             digest=study.digest,
-            bf16=study.spec.precision == "bf16",
         )
 
     def _data(self, number: int) -> FederatedData:

@@ -140,10 +140,10 @@ class FederationRun:
 
     def _server(self, membership: Membership) -> FederatedServer:
         study = self._study
-        module = study.module()
+        objective = study.objective()
         return FederatedServer(
-            method=study.method(module),
-            module=module,
+            method=study.method(objective),
+            objective=objective,
             plan=study.plan,
             federation=membership,
             weights=study.spec.weights,
@@ -178,10 +178,10 @@ class FederationRun:
         due = server.t % self._study.spec.eval_every == 0 or server.t == self._study.spec.rounds
         if self._evaluation_data is None or self._evaluation_data.test is None or not due:
             return {}
-        w = server.served
+        w = server.show()
         data = self._evaluation_data.to(server.objective.device, w.dtype)
         assert data.test is not None  # noqa: S101 (it was not None before it was copied to the device)
-        models = {"": w} | ({"_iterate": server.state.w} if serves_another(server.method) else {})
+        models = {"": w} | ({"_iterate": server.iterate} if serves_another(server.method) else {})
         scores = {name: score(server.objective, x, *data.test, data.preparation) for name, x in models.items()}
         return {
             f"{quantity}{name}": value

@@ -16,13 +16,15 @@ from ...adapters import by_turns
 from ...core.errors import InputError
 from ...core.method import Method
 from ...core.object_references import allow_code
-from ...core.torch_module import Space
+from ...core.objective import Objective
+from ...core.task import task_of
 from ...data import FederatedData
 from ...data.numbers import kind_of
 from ...data.preparation import AUGMENTATIONS
 from ...data.sources import is_folder
 from ...experiments.spec import RunSpec, federated_data, participation_of
 from ...rounds.device import usable_device
+from ...rounds.model_parts import check_parts, with_parts
 from ...rounds.run_plan import RunPlan
 from ...rounds.segments import versions
 from ..terms import RoundTerms
@@ -127,11 +129,19 @@ class Study:
         """Build the initial model on this machine's device; its weights depend on the study's seed alone."""
         return self.spec.module_for(self.classes, self.shape).to(usable_device(self.spec.device))
 
-    def method(self, module: nn.Module) -> Method:
-        """Return the method for `module`. With an adapter in mode `alternate`, it trains the factors in turns."""
-        device = next(module.parameters()).device
-        adapter = None if self.spec.adapter is None else self.spec.adapter.object
-        return by_turns(self.spec.method.object, adapter, Space(module), device)
+    def method(self, objective: Objective) -> Method:
+        """Return the method for a model; with its wrappers for adapters in turns and for parts that stay."""
+        spec, adapter = self.spec, None if self.spec.adapter is None else self.spec.adapter.object
+        method = by_turns(spec.method.object, adapter, objective.space, objective.device)
+        method = with_parts(method, objective, spec.model.buffers, spec.model.keep)
+        check_parts(method, spec.guard, is_private=False)
+        return method
+
+    def objective(self) -> Objective:
+        """Return the loss of the initial model, see `module`."""
+        spec = self.spec
+        return Objective(self.module(), spec.precision == "bf16", task_of(spec.loss, "classification"),
+                         spec.model.buffers)  # fmt: skip
 
 
 def stored(node: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ from ...core.hyper import takes_numbers
 from ...core.native_libraries import fix_product_rounding
 from ...core.objective import Objective
 from ...core.progress import Progress, no_progress
+from ...core.running_statistics import all_statistics
 from ...core.task import SampleLoss, task_of
 from ...core.torch_module import copied
 from ...data.federated import FederatedData
@@ -81,7 +82,8 @@ def flatness(
     if not isinstance(max_samples, int) or max_samples < 1:
         raise InputError(f"flatness needs a whole number max_samples >= 1, got {max_samples!r}")
     fix_product_rounding()
-    objective = Objective(copied(model), task=task_of(loss, data.task))
+    module = copied(model)
+    objective = Objective(module, task=task_of(loss, data.task), buffers="frozen" if all_statistics(module) else None)
     w = objective.space.flatten(objective.module)
     return measure(Subject(objective, w, data.to(objective.device, w.dtype), max_samples), measures, progress)
 

@@ -151,7 +151,8 @@ class Measure(ABC):
         settings = ", ".join(f"{name} = {getattr(self, name)}" for name in said)
         first = (type(self).__doc__ or "").strip().splitlines()[0].rstrip(".")
         samples = subject.samples if samples is None else samples
-        protocol = "; ".join(filter(None, (first, settings, self.coordinates(subject), samples)))
+        parts = first, settings, self.coordinates(subject), samples, subject.statistics
+        protocol = "; ".join(filter(None, parts))
         part = None if used is None or used == all_ else (used, all_)
         named = {f"{name}{self.suffix}": replace(value, samples=part) for name, value in values.items()}
         drawn = {f"{name}{self.suffix}": curve for name, curve in (curves or {}).items()}

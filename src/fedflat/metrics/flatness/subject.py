@@ -15,6 +15,7 @@ from torch import Tensor
 from ...adapters import adapted_network, merged
 from ...core.errors import InputError
 from ...core.objective import Batch, Objective
+from ...core.running_statistics import all_statistics
 from ...data.federated import FederatedData
 from ...data.types import Index, Members
 from .passes import Footprint
@@ -158,7 +159,8 @@ class Subject:
 
         The merged subject has no round, and holds a copy of the model.
         """
-        objective = Objective(merged(self.objective.module, self.objective.space, self.w), task=self.objective.task)
+        module = merged(self.objective.module, self.objective.space, self.w)
+        objective = Objective(module, task=self.objective.task, buffers="frozen" if all_statistics(module) else None)
         w = objective.space.flatten(objective.module)
         return replace(self, objective=objective, w=w, dry_round=None, iterate=None, is_merged=True)
 
@@ -168,6 +170,13 @@ class Subject:
         if self.is_merged:
             return f"over the {len(self.w):,} weights of the adapted layers, adapters merged in"
         return "" if adapted_network(self.objective.module) is None else f"over the {len(self.w):,} trained parameters"
+
+    @property
+    def statistics(self) -> str:
+        """A description of the running statistics that normalise the samples; empty for a model without any."""
+        if self.objective.statistics.width:
+            return "running statistics of the server"
+        return "running statistics of the model" if all_statistics(self.objective.module) else ""
 
     @cached_property
     def pooled(self) -> Landscape:

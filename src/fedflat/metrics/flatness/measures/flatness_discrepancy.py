@@ -29,6 +29,8 @@ class FlatnessDiscrepancy(Measure):
     clients: Literal["all", "next"] = hyper("all", "the clients that train: all, or the next cohort")
 
     def measure(self, subject: Subject, progress: Steps) -> Finding:
+        if subject.objective.statistics.width:
+            raise ArithmeticError("local models have running statistics of their own, which the round does not show")
         everybody = np.arange(subject.data.clients)
         local = _LocalSharpness(subject, self.rho, progress, len(everybody) if self.clients == "all" else 0)
         subject.next_round(everybody if self.clients == "all" else None, local)

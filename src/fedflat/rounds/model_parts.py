@@ -1,0 +1,92 @@
+"""The parts of a model that clients do not send: parameters and buffers by name, and running statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from itertools import accumulate, pairwise
+
+from torch import nn
+
+from ..core.errors import InputError
+from ..core.method import Method
+from ..core.objective import Objective
+from ..core.partial_model import Division, ModelDivision, PartialModel, partial_model
+from ..core.registry import suggestion
+from ..core.running_statistics import Buffers
+from ..core.wrapper import label_of
+from .guard import Guard
+
+
+def as_patterns(keep: Sequence[str]) -> tuple[str, ...]:
+    """Return the patterns of a setting `keep`. Raises InputError unless it is a list of texts."""
+    if isinstance(keep, str) or not all(isinstance(one, str) and one for one in keep):
+        raise InputError(f"keep must be a list of patterns of names such as ['head.*'], got {keep!r}")
+    return tuple(keep)
+
+
+def with_parts(method: Method, objective: Objective, buffers: Buffers | None, keep: Sequence[str]) -> Method:
+    """Return `method`, wrapped if parts of the model stay with the clients or running statistics are averaged.
+
+    keep: patterns of the names of parameters and buffers that stay, such as "head.*"; a pattern that names a layer
+    stands for everything in it. Raises InputError, naming the setting, for a pattern without a match, if nothing would
+    be sent, and for a method that does not go with the setting.
+    """
+    if not keep and not objective.statistics.width:
+        return method
+    _check_training(method, buffers, keep)
+    shapes = objective.space.shapes
+    _check_patterns(keep, objective.module)
+    stays = [_matches(name, keep) for name in shapes]
+    if all(stays):
+        raise InputError(f"keep = {list(keep)} names every trainable parameter, so that nothing would be sent")
+    parameters = Division.of(objective.space.sizes, stays)
+    sizes = objective.statistics.sizes
+    own = [buffers == "local" or _matches(name, keep) for name in sizes]
+    w = objective.space.flatten(objective.module)
+    initial = objective.statistics.flatten()
+    sent = [size for size, stay in zip(objective.space.sizes, stays, strict=True) if not stay]
+    layers = tuple(slice(*ends) for ends in pairwise(accumulate(sent, initial=0)))
+    parts = ModelDivision(parameters, Division.of(list(sizes.values()), own), parameters.split(w)[1],
+                          w.new_empty(0) if initial is None else initial, layers)  # fmt: skip
+    return PartialModel.of(method, parts)
+
+
+def check_parts(method: Method, guard: Guard | None, is_private: bool) -> None:
+    """Raise InputError if running statistics are sent and a guard bounds norms, or the run has privacy."""
+    part = partial_model(method)
+    if part is None or not part.averaged_width:
+        return
+    instead = "set buffers = 'local' or 'frozen'"
+    if guard is not None and guard.bounds_norms:
+        raise InputError("guard: a norm in parameter units does not bound running statistics, which buffers = "
+                         f"'averaged' sends; {instead}, or bound max_weight alone")  # fmt: skip
+    if is_private:
+        raise InputError("privacy: noise on running statistics, which buffers = 'averaged' sends, would make variances "
+                         f"negative; {instead}")  # fmt: skip
+
+
+def _check_training(method: Method, buffers: Buffers | None, keep: Sequence[str]) -> None:
+    """Raise InputError for parts that stay in training that is not federated."""
+    label, training = label_of(method), method.training
+    if keep and training != "federated":
+        raise InputError(f"keep does not go with {label}: in {training} training no client sends a part of its model")
+    if training == "local" and buffers == "averaged":
+        raise InputError(f"buffers = 'averaged' does not go with {label}, whose clients send nothing; use 'local'")
+    if training == "centralised" and buffers == "local":
+        raise InputError(f"buffers = 'local' does not go with {label}, which trains one model; use 'averaged'")
+
+
+def _check_patterns(keep: Sequence[str], module: nn.Module) -> None:
+    """Raise InputError for a pattern that names no trainable parameter and no buffer."""
+    names = [name for name, p in module.named_parameters() if p.requires_grad]
+    names += [name for name, _ in module.named_buffers()]
+    for pattern in keep:
+        if not any(_matches(name, [pattern]) for name in names):
+            raise InputError(f"keep = {pattern!r} matches no trainable parameter and no buffer; "
+                             f"some are {', '.join(names[:3])}{suggestion(pattern, names)}")  # fmt: skip
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    """Tell whether a pattern matches the name, or the name of a layer that it is in."""
+    return any(fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*") for pattern in patterns)
