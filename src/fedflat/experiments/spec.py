@@ -335,8 +335,8 @@ class Experiment(Section):
         if self.data.tokenizer is None:
             table["data"].pop("tokenizer", None)  # as if it were not set
         for key in ("buffers", "keep"):  # likewise
-            if not table["model"][key]:
-                del table["model"][key]
+            if not table["model"].get(key):
+                table["model"].pop(key, None)
         return table
 
     @abstractmethod
