@@ -24,6 +24,7 @@ PATIENCE = 20  # seconds between lines about a measure; a measure that takes les
 SHARED = {
     "test_accuracy",
     "validation_accuracy",
+    "personal_accuracy",
     "test_accuracy_iterate",
     "test_loss",
     "test_loss_iterate",
@@ -63,6 +64,8 @@ class Results(RunObserver):
         if "test_accuracy" in run.summary:
             how = accuracy_in_words(self._protocol, int(run.summary["test_accuracy_evaluations"]))
             result = f"test accuracy {100 * accuracy(run, self._protocol):.2f} % ({how})"
+        if "personal_accuracy_mean" in run.summary:
+            result += f", personal accuracy {100 * run.summary['personal_accuracy_mean']:.2f} % (own models at the end)"
         self._console.say(f"{spec.title:<{self._width}} {result}  in {run.summary['seconds']:.1f} s")
 
     def run_failed(self, spec: RunSpec, error: Exception) -> None:
@@ -139,7 +142,7 @@ class Lines(Results):
 
 def state(result: Round) -> str:
     """Format the accuracy after a round, its training loss, and the metrics of the method, such as FedGF's c."""
-    accuracies = {kind: result.metrics.get(f"{kind}_accuracy") for kind in ("test", "validation")}
+    accuracies = {kind: result.metrics.get(f"{kind}_accuracy") for kind in ("test", "validation", "personal")}
     parts = [f"{kind} accuracy {100 * value:.1f} %" for kind, value in accuracies.items() if value is not None]
     if "test_accuracy_iterate" in result.metrics:
         parts.append(f"of the iterate {100 * result.metrics['test_accuracy_iterate']:.1f} %")

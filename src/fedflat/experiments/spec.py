@@ -164,6 +164,12 @@ class ModelSection(Section):
         description="names, with * and ?, of parameters and buffers that stay with each client, e.g. ['head.*']",
     )
 
+    @field_validator("keep", mode="before")
+    @classmethod
+    def _layers_may_be_numbers(cls, keep: Any) -> Any:
+        """Read the flag `--model.keep 5`, a layer of a sequence of layers, as a name."""
+        return [str(one) if type(one) is int else one for one in keep] if isinstance(keep, list) else keep
+
     @field_validator("name")
     @classmethod
     def _is_a_model(cls, name: str) -> str:

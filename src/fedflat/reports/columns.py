@@ -63,6 +63,7 @@ def columns(comparison: ComparisonData) -> list[Column]:
         *(_rounds_column(place, target) for place, target in enumerate(comparison.targets)),
         _client_column("client", "training"),
         _client_column("validation", "validation"),
+        _client_column("personal", "own models"),
         Column(measure_title("lambda_max"), "largest eigenvalue of the Hessian of the training loss, final model",
                measure_cell("lambda_max")),
         Column(measure_title("sharpness"), "F(w + ρ ∇F/‖∇F‖) − F(w) of the training loss, ρ = 0.05, final model",
@@ -202,7 +203,7 @@ def percent(share: float) -> str:
 def _client_column(kind: str, own: str) -> Column:
     """Return the column of accuracies over clients.
 
-    kind: prefix of the names of the estimates. own: which samples of each client, in words.
+    kind: prefix of the names of the estimates. own: which samples of each client, or which models, in words.
     """
 
     def cell(row: Row) -> str:
@@ -213,7 +214,8 @@ def _client_column(kind: str, own: str) -> Column:
         )
         return f"{mean:.1f} ± {std:.1f} ({worst:.0f}–{best:.0f})"
 
-    meaning = f"final accuracy on each client's own {own} samples: mean ± population std over clients (worst–best)"
+    which = "of each client's own model on its training" if kind == "personal" else f"on each client's own {own}"
+    meaning = f"final accuracy {which} samples: mean ± population std over clients (worst–best)"
     return Column(f"clients, {own}\N{NO-BREAK SPACE}%", meaning, cell)
 
 

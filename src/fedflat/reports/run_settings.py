@@ -10,7 +10,7 @@ from ..core.structure import telling_apart
 from ..rounds.settings import CLASS, fields_by_name, text_of_table
 from .comparison_data import FinishedRun
 
-HASHES = ("partition_hash", "data_hash", "model_hash", "base_hash")  # settings that depend on the seed
+HASHES = ("partition_hash", "data_hash", "model_hash", "base_hash", "buffers_hash")  # settings that depend on the seed
 
 
 def settings_by_name(run: FinishedRun) -> dict[str, Any]:
@@ -28,6 +28,10 @@ def settings_by_name(run: FinishedRun) -> dict[str, Any]:
         client["client.epochs"] = 1  # the default of a client without epochs and steps
     values |= _data(settings["data"]) | {name: None if value == inf else value for name, value in client.items()}
     values |= {"model": model[CLASS], "parameters": model["parameters"], "dtype": model["dtype"]}
+    if settings.get("buffers") is not None:
+        values["buffers"] = settings["buffers"]
+    if settings.get("keep"):
+        values["keep"] = "+".join(settings["keep"])
     if settings["adapter"] is not None:
         values |= {name: "+".join(x) if isinstance(x, list) else x
                    for name, x in _prefixed("adapter", settings["adapter"]).items()}  # fmt: skip
@@ -61,10 +65,10 @@ def settings_of_all(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
     for name in HASHES:
         hashes: dict[Any, set[str]] = {}
         for key, run in zip(keys, runs, strict=True):
-            hashes.setdefault(key, set()).add(str(run.settings[name]))
+            hashes.setdefault(key, set()).add(str(run.settings.get(name)))
         if any(len(different) > 1 for different in hashes.values()):
             for run, table in zip(runs, tables, strict=True):
-                table[name] = run.settings[name]
+                table[name] = run.settings.get(name)
     return tables
 
 
