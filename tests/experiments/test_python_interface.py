@@ -161,7 +161,7 @@ def test_a_saved_run_has_no_configuration_and_says_so(run_of_a_module: ff.Run, t
         _ = stored.model
     with pytest.raises(InputError, match="keeps neither data nor configuration"):
         _ = stored.spec
-    with pytest.raises(InputError, match="of another model: its parameters have other names or shapes"):
+    with pytest.raises(InputError, match="of another model: its tensors have other names or shapes"):
         stored.load_into(
             torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
         )
@@ -174,7 +174,7 @@ def test_a_module_is_changed_whole_or_not_at_all(run: ff.Run, tmp_path: Path) ->
     run.save(tmp_path / "saved")
     other = ff.models.build("mlp", classes=7, shape=(1, 8, 8))
     before = [p.clone() for p in other.parameters()]
-    with pytest.raises(InputError, match="of another model: its parameters have other names or shapes"):
+    with pytest.raises(InputError, match="of another model: its tensors have other names or shapes"):
         ff.load_run(tmp_path / "saved").load_into(other)
     assert all(torch.equal(p, q) for p, q in zip(other.parameters(), before, strict=True))
 

@@ -1,4 +1,4 @@
-"""Models without batch normalisation, one in each file; a new file is found without further registration."""
+"""Models, one in each file; a new file is found without further registration."""
 
 from __future__ import annotations
 
@@ -142,3 +142,10 @@ def _check_size(make: Callable[[], nn.Module]) -> None:
     present = memory_size()
     if needed > present:
         raise RuntimeError(f"its parameters have {needed / 1e9:,.0f} GB, the memory has {present / 1e9:,.0f} GB")
+
+
+def to_group_norm(module: nn.Module, groups: int = 32) -> nn.Module:
+    """Return a copy with GroupNorm in place of every BatchNorm; see `models.blocks.group_norm.to_group_norm`."""
+    from .blocks.group_norm import to_group_norm as converted  # here, so that names are listed without torch
+
+    return converted(module, groups)
