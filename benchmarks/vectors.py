@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedflat.core.local import Descent, LocalResult, local_round
+from fedflat.core.descent import Descent
+from fedflat.core.local import LocalResult, local_round
 from fedflat.core.method import Context, Method
 from fedflat.methods import all_methods
 from fedflat.rounds.cost import gradients_per_step

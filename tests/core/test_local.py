@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedflat.core.local import Descent, DirectionParts, local_round, lr_factors_of
+from fedflat.core.descent import Descent, DirectionParts
+from fedflat.core.local import local_round, lr_factors_of
 from fedflat.core.method import Context
 from fedflat.core.records import Model, Nothing
 from fedflat.methods import find
@@ -16,15 +17,15 @@ def test_descent_is_torchs_sgd() -> None:
     target = torch.randn(6, dtype=torch.float64)
     parameter = nn.Parameter(torch.zeros(6, dtype=torch.float64))
     optimiser = torch.optim.SGD([parameter], lr=0.1, momentum=0.9, weight_decay=0.05)
-    w, velocity = parameter.detach().clone(), torch.zeros(6, dtype=torch.float64)
-    descent = Descent(0.1, weight_decay=0.05, max_norm=1.5, momentum=0.9)
+    w, descent = parameter.detach().clone(), Descent(0.1, weight_decay=0.05, max_norm=1.5, momentum=0.9)
+    state = descent.start(w)
     for _ in range(5):
         optimiser.zero_grad()
         (0.5 * (parameter - target).square().sum()).backward()
         gradient = parameter.grad.clone()
         parameter.grad *= min(1.0, 1.5 / float(gradient.norm()))
         optimiser.step()
-        w, velocity = descent(w, gradient, velocity, DirectionParts())
+        w, state = descent(w, gradient, state, DirectionParts())
     torch.testing.assert_close(w, parameter.detach(), rtol=0, atol=1e-13)
 
 

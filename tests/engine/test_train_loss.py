@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy
 
 import fedflat as ff
 from fedflat.core import local
-from fedflat.core.local import Descent, local_round
+from fedflat.core.descent import Descent
+from fedflat.core.local import local_round
 from fedflat.core.method import Context, Method
 from fedflat.core.objective import Objective
 from fedflat.engine import stacked

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedflat.core.local import Descent, local_round
+from fedflat.core.descent import Descent
+from fedflat.core.local import local_round
 from fedflat.core.method import Context, Method
 from fedflat.methods import find
 from support.effort import ALL, covering_methods, for_few_rounds

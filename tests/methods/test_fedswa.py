@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedflat.core.local import Descent, local_round, lr_factors_of
+from fedflat.core.descent import Descent
+from fedflat.core.local import local_round, lr_factors_of
 from fedflat.core.method import Context
 from fedflat.core.records import Model, Nothing
 from fedflat.methods import find

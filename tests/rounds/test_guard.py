@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedflat as ff
+from fedflat.core.descent import Descent
 from fedflat.core.errors import InputError
-from fedflat.core.local import Descent, local_round
+from fedflat.core.local import local_round
 from fedflat.core.method import Method
 from fedflat.core.method_contract import CLIENTS, STEPS, D, context, oracles, states, target
 from fedflat.core.records import Record, Scalar, Vector, gradient_scale, in_range, record_norm, shortened_to

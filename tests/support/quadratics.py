@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedflat.core.local import Descent, LocalResult, local_round
+from fedflat.core.descent import Descent
+from fedflat.core.local import LocalResult, local_round
 from fedflat.core.method import Context, Method
 
 

@@ -80,12 +80,22 @@ class Interval:
         return f"{left}{self.low:g}, {self.high:g}{right}"
 
 
-def hyper(default: Any, meaning: str, *, low: float = -inf, high: float = inf, open_low: bool = False) -> Any:
+def hyper(
+    default: Any, meaning: str, *, low: float = -inf, high: float = inf, open_low: bool = False, later: bool = False
+) -> Any:
     """Declare a hyper-parameter: its default, its meaning (with unit), and the interval of its values.
 
-    default: MISSING for a hyper-parameter that must be given.
+    default: MISSING for a hyper-parameter that must be given. later: whether there are results from before the
+    hyper-parameter; stored settings leave it out while it has its default, so that these results stay comparable.
     """
-    return field(default=default, metadata={"meaning": meaning, "interval": Interval(low, high, open_low)})
+    metadata = {"meaning": meaning, "interval": Interval(low, high, open_low), "later": later}
+    return field(default=default, metadata=metadata)
+
+
+def unused_later_fields(table: dict[str, Any], cls: Any) -> set[str]:
+    """Return the names of fields of `cls` declared with `later` that have their defaults in `table`, or are missing."""
+    later = {f.name: f.default for f in fields(cls) if f.metadata.get("later")}
+    return {name for name, default in later.items() if table.get(name, default) == default}
 
 
 def by_name(cls: type[Made], first_by_place: bool = False) -> type[Made]:

@@ -4,78 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import inf, nan
-from typing import Any, Literal
+from math import nan
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .descent import Descent, DirectionParts
+from .kept_optimizer import begun, ended
 from .method import Context, Method
 from .oracle import ObservedOracle, Oracle
 from .user_code import check_pair
 from .wrapper import chain
-
-WeightDecayScope = Literal["outside", "inside"]
-ClipScope = Literal["full", "loss_only", "flsim"]
-
-
-@dataclass(frozen=True)
-class Descent:
-    """The local update along a direction d: clip d, add weight decay and momentum, and take the step.
-
-    Without momentum, the next iterate is `w - lr * (clip(d) + weight_decay * w)`. The decay acts at the
-    unperturbed iterate and is neither clipped nor part of a perturbation. Momentum starts from zero
-    in every round.
-    """
-
-    lr: Tensor | float
-    weight_decay: float = 0.0
-    max_norm: float = inf  # bound on ||d|| over the entire vector
-    momentum: float = 0.0
-    # outside: decay is added to the direction, as in released code; inside: decay is added to the descent gradient, so
-    # a method that mixes this gradient with a momentum scales the decay, too.
-    wd_scope: WeightDecayScope = "outside"
-    # What is clipped. full: the direction d. loss_only: the descent gradient in d. flsim: as in FL-Simulator, d without
-    # the part penalty * w_i of the proximal term.
-    clip_scope: ClipScope = "full"
-
-    def __call__(
-        self, w: Tensor, d: Tensor, velocity: Tensor | None, parts: DirectionParts, lr_factor: Tensor | float = 1.0
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the next iterate (*clients, d) and the next velocity (None without momentum).
-
-        `lr_factor` multiplies the step size.
-        """
-        if self.max_norm != inf:
-            d = self._clipped(w, d, parts)
-        if self.weight_decay:
-            d = d + self.weight_decay * (parts.fresh if self.wd_scope == "inside" else 1.0) * w
-        if velocity is not None:
-            d = velocity = self.momentum * velocity + d
-        lr = self.lr * lr_factor if isinstance(lr_factor, Tensor) or lr_factor != 1 else self.lr
-        if isinstance(lr, Tensor):
-            return w - lr * d, velocity
-        return torch.sub(w, d, alpha=lr), velocity  # one pass over memory instead of two
-
-    def _clipped(self, w: Tensor, d: Tensor, parts: DirectionParts) -> Tensor:
-        if self.clip_scope == "loss_only" and parts.gradient is not None:
-            return d + parts.fresh * (self._clip(parts.gradient) - parts.gradient)
-        if self.clip_scope == "flsim":
-            return self._clip(d - parts.penalty * w) + parts.penalty * w
-        return self._clip(d)
-
-    def _clip(self, x: Tensor) -> Tensor:
-        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return x * (self.max_norm / length.clamp(min=self.max_norm))
-
-
-@dataclass(frozen=True)
-class DirectionParts:
-    """The parts of a direction: fresh * gradient + penalty * (w_i - w) + the rest."""
-
-    gradient: Tensor | None = None  # the descent gradient, (*clients, d)
-    fresh: Tensor | float = 1.0
-    penalty: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -97,7 +37,7 @@ class LocalState:
 
     w: Tensor  # (*clients, d)
     client: Any  # the records of these clients
-    velocity: Tensor | None
+    optimizer: Any  # the state of the local optimiser, a record; None for an optimiser without state
     steps: Tensor | int = 0
     gradients: int = 0  # minibatch gradients that each of these clients computed
     loss: Tensor | float = 0.0  # sum over the steps, (*clients,), float64
@@ -106,9 +46,10 @@ class LocalState:
 
     def rows(self, which: slice) -> LocalState:
         """Return the state of the clients in the rows `which` of the stack."""
-        numbers = {"w": self.w, "velocity": self.velocity, "loss": self.loss, "lr_factors": self.lr_factors}
+        numbers = {"w": self.w, "loss": self.loss, "lr_factors": self.lr_factors}
         parts: dict[str, Any] = {name: x[which] for name, x in numbers.items() if isinstance(x, Tensor)}
-        return replace(self, client=self.client.map(lambda x: x[which]), **parts)
+        optimizer = None if self.optimizer is None else self.optimizer.map(lambda x: x[which])
+        return replace(self, client=self.client.map(lambda x: x[which]), optimizer=optimizer, **parts)
 
     @property
     def clients(self) -> int:
@@ -146,20 +87,23 @@ def local_step(
         observe(state, oracle.point)
     parts = DirectionParts(oracle.descent, method.fresh_weight(down), method.penalty)
     factor = 1.0 if state.lr_factors is None else method.lr_factor(ctx)
-    w, velocity = _descended(descent, state, d, parts, factor, method.moving(down))
+    w, optimizer = _descended(descent, state, d, parts, factor, method.moving(down))
     loss = state.loss + (nan if oracle.loss is None else oracle.loss)
     after = None if state.lr_factors is None else state.lr_factors + factor
-    return LocalState(w, client, velocity, state.steps + 1, state.gradients + oracle.calls, loss, after)
+    return LocalState(w, client, optimizer, state.steps + 1, state.gradients + oracle.calls, loss, after)
 
 
 def _descended(
     descent: Descent, state: LocalState, d: Tensor, parts: DirectionParts, factor: Tensor | float, moving: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """Return the next iterate and velocity; only coordinates with `moving` true are decayed, enter norms and change."""
+) -> tuple[Tensor, Any]:
+    """Return the next iterate and optimiser state; only coordinates with `moving` true enter norms and change."""
     if moving is None:
-        return descent(state.w, d, state.velocity, parts, factor)
-    w, velocity = descent(torch.where(moving, state.w, 0.0), d, state.velocity, parts, factor)
-    return torch.where(moving, w, state.w), velocity
+        return descent(state.w, d, state.optimizer, parts, factor)
+    w, after = descent(torch.where(moving, state.w, 0.0), d, state.optimizer, parts, factor)
+    if after is not None:
+        width = moving.shape[-1]
+        after = after.map(lambda x, y: torch.where(moving, x, y) if x.shape[-1] == width else x, state.optimizer)
+    return torch.where(moving, w, state.w), after
 
 
 def local_round(
@@ -182,7 +126,8 @@ def local_round(
     w, mine = method.start(down, client), down
     loss = w.new_zeros(w.shape[:-1], dtype=torch.float64)
     factors = w.new_zeros(*w.shape[:-1], 1) if has_schedule(method) else None
-    state = LocalState(w, client, torch.zeros_like(w) if descent.momentum else None, loss=loss, lr_factors=factors)
+    optimizer, client = begun(method, client, descent, w)
+    state = LocalState(w, client, optimizer, loss=loss, lr_factors=factors)
     here = ctx
     done: list[LocalState] = []
     for grad, active in steps:
@@ -198,6 +143,7 @@ def local_round(
     ctx = replace(ctx, steps=taken, lr_sum=factors * descent.lr)
     found = method.finish(state.w, state.client, down, ctx)
     up, kept = check_pair(method, "finish", found, (method.up, method.client))
+    kept = ended(method, kept, state.optimizer)
     gradients = sum(part.clients * part.gradients for part in parts)
     # In single precision: executors whose models agree to the last bit then report the same loss.
     return LocalResult(up, kept, state.w, taken, factors, gradients, (state.loss / taken[..., 0]).float())
@@ -226,9 +172,12 @@ def _gather(parts: Sequence[LocalState]) -> tuple[LocalState, Tensor]:
     counts = [part.w.new_full((*part.w.shape[:-1], 1), float(part.steps)) for part in parts]
     if len(parts) == 1:
         return parts[0], counts[0]
-    client = parts[0].client.map(lambda *rows: torch.cat(rows), *(part.client for part in parts[1:]))
+    client, optimizer = (
+        first and first.map(lambda *rows: torch.cat(rows), *others)
+        for first, *others in zip(*((part.client, part.optimizer) for part in parts), strict=True)
+    )
     loss = torch.cat([torch.as_tensor(part.loss) for part in parts])
     sums = [part.lr_factors for part in parts if part.lr_factors is not None]
     factors = torch.cat(sums) if sums else None
     w = torch.cat([part.w for part in parts])
-    return LocalState(w, client, None, loss=loss, lr_factors=factors), torch.cat(counts)
+    return LocalState(w, client, optimizer, loss=loss, lr_factors=factors), torch.cat(counts)

@@ -15,8 +15,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor
 
+from .descent import Descent
 from .errors import BrokenPromiseError, InputError
-from .local import Descent, local_round
+from .local import local_round
 from .method import Context, Method
 from .records import Record
 from .user_code import check_record

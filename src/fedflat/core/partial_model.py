@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import groupby
 from typing import Annotated, Any, ClassVar, Self
 
@@ -18,7 +17,7 @@ from torch import Tensor
 from .method import Context, Method, Oracle
 from .oracle import MovingStatistics, ObservedOracle
 from .records import Record, per_round, running_statistics
-from .wrapper import EngineWrapper, OfBase
+from .wrapper import EngineWrapper, WithFields
 
 
 @dataclass(frozen=True)
@@ -83,22 +82,6 @@ class Staying(Record):
     kept: Annotated[Tensor, "kept_width"]  # the parameters that stay
 
 
-@cache
-def extended(record: Any, further: Any) -> Any:
-    """Return a record class with the fields of the classes `record` and `further`."""
-    return type(f"{record.__name__}OfPart", (further, record), {})
-
-
-class _With(OfBase):
-    """A record class of the base with further fields."""
-
-    def __init__(self, further: Any) -> None:
-        self._further = further  # a class
-
-    def __get__(self, wrapper: Any, kind: Any) -> Any:
-        return extended(super().__get__(wrapper, kind), self._further)
-
-
 class PartialModel(EngineWrapper):
     """A wrapper of a method whose clients send a part of the parameters, and running statistics beside them.
 
@@ -108,11 +91,11 @@ class PartialModel(EngineWrapper):
 
     parts: ClassVar[ModelDivision]  # set by `of`
 
-    server: ClassVar[Any] = _With(Beside)
-    client: ClassVar[Any] = _With(Staying)
-    down: ClassVar[Any] = _With(Beside)
-    up: ClassVar[Any] = _With(Beside)
-    mean: ClassVar[Any] = _With(Beside)
+    server: ClassVar[Any] = WithFields(Beside)
+    client: ClassVar[Any] = WithFields(Staying)
+    down: ClassVar[Any] = WithFields(Beside)
+    up: ClassVar[Any] = WithFields(Beside)
+    mean: ClassVar[Any] = WithFields(Beside)
 
     @classmethod
     def of(cls, base: Method, parts: ModelDivision) -> Self:
@@ -218,15 +201,6 @@ class PartialModel(EngineWrapper):
     def _statistics(self, like: Tensor) -> Tensor:
         """Return the initial statistics (s,) on the device of `like`."""
         return self.parts.initial.to(like)
-
-    def _inner(self, role: str, record: Any) -> Any:
-        """Return the base's part of a record of this wrapper."""
-        kind = getattr(self.base, role)
-        return kind(**{name: getattr(record, name) for name in kind.__match_args__})
-
-    def _outer(self, role: str, record: Any, **further: Tensor) -> Any:
-        """Return a record of this wrapper from the base's and the further fields."""
-        return getattr(self, role)(**record.tensors(), **further)
 
     def _context(self, ctx: Context, kept: Tensor | None = None) -> Context:
         """Return the context for the base: masks, layers and full gradients of the parameters that are sent."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -138,23 +138,39 @@ class EngineWrapper(Wrapper):
 
     base: Method
 
+    def _inner(self, role: str, record: Any) -> Any:
+        """Return the base's part of a record of this wrapper."""
+        kind = getattr(self.base, role)
+        return kind(**{name: getattr(record, name) for name in kind.__match_args__})
+
+    def _outer(self, role: str, record: Any, **further: Tensor) -> Any:
+        """Return a record of this wrapper from the base's record and further fields."""
+        return getattr(self, role)(**record.tensors(), **further)
+
+
+@cache
+def _extended(record: Any, further: Any) -> Any:
+    """Return a record class with the fields of the classes `record` and `further`."""
+    return type(f"{record.__name__}With{further.__name__}", (further, record), {})
+
+
+class WithFields(OfBase):
+    """A record class of the base with further fields."""
+
+    def __init__(self, further: Any) -> None:
+        self._further = further  # a class of records
+
+    def __get__(self, wrapper: Any, kind: Any) -> Any:
+        return _extended(super().__get__(wrapper, kind), self._further)
+
 
 ALWAYS, EVEN, ODD = -1, 0, 1  # the rounds in which a coordinate moves
 
 
-@cache
-def with_turn(record: type[Record]) -> type[Record]:
-    """Return a subclass of a base's `record` with one more field, `turn`."""
+class Turn(Record):
+    """What the server's record and messages have beside the method's own fields."""
 
-    class WithTurn(record):  # type: ignore[misc, valid-type]  # made at run time
-        turn: Scalar  # rounds so far, modulo 2
-
-    return WithTurn
-
-
-class _WithTurn(OfBase):
-    def __get__(self, wrapper: Any, kind: Any) -> Any:
-        return with_turn(super().__get__(wrapper, kind))
+    turn: Scalar  # rounds so far, modulo 2
 
 
 class Alternation(EngineWrapper):
@@ -168,8 +184,8 @@ class Alternation(EngineWrapper):
     A configuration cannot name this class; `of` constructs it from the rounds in which each coordinate moves.
     """
 
-    server: ClassVar[Any] = _WithTurn()
-    down: ClassVar[Any] = _WithTurn()
+    server: ClassVar[Any] = WithFields(Turn)
+    down: ClassVar[Any] = WithFields(Turn)
 
     base: Method
 
@@ -195,13 +211,13 @@ class Alternation(EngineWrapper):
         return moving
 
     def init_server(self, w: Tensor) -> Any:
-        return _turned(self.server, self.base.server, self.base.init_server(w), w.new_zeros(1))
+        return self._outer("server", self.base.init_server(w), turn=w.new_zeros(1))
 
     def broadcast(self, server: Any) -> Any:
         moving = self.moving(server)
-        sent = self._merged(moving, self.base.broadcast(_only(moving, server)), self.base.broadcast(server))
-        full = replace(sent, w=torch.where(moving, sent.w, server.w))
-        return _turned(self.down, self.base.down, full, server.turn)
+        inner = self._inner("server", server)
+        sent = self._merged(moving, self.base.broadcast(_only(moving, inner)), self.base.broadcast(inner))
+        return self._outer("down", replace(sent, w=torch.where(moving, sent.w, server.w)), turn=server.turn)
 
     def start(self, down: Any, client: Any) -> Tensor:
         moving = self.moving(down)
@@ -224,8 +240,9 @@ class Alternation(EngineWrapper):
 
     def update(self, server: Any, mean: Any, ctx: Context) -> Any:
         moving = self.moving(server)
-        after = self.base.update(_only(moving, server), _only(moving, mean), ctx)
-        return _turned(self.server, self.base.server, self._merged(moving, after, server), 1 - server.turn)
+        inner = self._inner("server", server)
+        after = self._merged(moving, self.base.update(_only(moving, inner), _only(moving, mean), ctx), inner)
+        return self._outer("server", after, turn=1 - server.turn)
 
     def _inside(self, ctx: Context, moving: Tensor, down: Any) -> Context:
         if ctx.full_grad is None:
@@ -284,8 +301,3 @@ def _kept(moving: Tensor, x: Tensor) -> Tensor:
 def _only(moving: Tensor, record: Any) -> Any:
     """Set the vectors of a record to 0 at coordinates that do not move."""
     return record.map(lambda x: _kept(moving, x) if x.shape[-1] == moving.shape[-1] else x)
-
-
-def _turned(kind: Any, base: type[Record], record: Any, turn: Tensor) -> Any:
-    """Return a record of the class `kind`: the fields that `base` has, from `record`, and the field `turn`."""
-    return kind(**{f.name: getattr(record, f.name) for f in fields(base)}, turn=turn)

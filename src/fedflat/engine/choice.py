@@ -81,6 +81,8 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
     if name != "auto":
         if name in ("stacked", "compiled"):
             check_stack(one)
+        if name in ("compiled", "graphed") and one.batches.client.accumulate > 1:
+            raise InputError(f"executor = {name!r} prepares steps of one batch; use 'stacked' with client.accumulate")
         return Choice(make(EXECUTORS[name]), ASKED)
     many = make(Stacked)
     if reason := _one_at_a_time(one, many, cohort):
@@ -218,7 +220,7 @@ class Trial:
         self.steps, self.round_steps = int(self.plan.steps.sum()), int(whole.steps.sum())  # of all clients together
         server = method.init_server(space.flatten(executor.objective.module))
         down = stacked(method.broadcast(server), self.plan.clients)
-        contexts = ContextFactory(method, space, batches.client, 1, server.w.device)
+        contexts = ContextFactory(method, space, batches.client, batches.client.warmup + 1, server.w.device)
         ctx = contexts.of(0, 1.0, len(self.plan.clients))
         client, descent = method.init_client(down), batches.client.descent(ctx.lr)
         self._run: Callable[[], LocalResult]

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..core.local import Descent, LocalState, local_step
+from ..core.descent import Descent
+from ..core.local import LocalState, local_step
 from ..core.method import Context, Method
 from ..core.objective import Batch, BatchOracle, Objective
 from ..core.oracle import Oracle
@@ -45,8 +46,9 @@ class StepInputs:
 
     def rows(self) -> dict[str, Tensor]:
         """Return the tensors that differ between clients, by name; in a stack they have a client axis."""
-        named = {"w": self.state.w, "loss": torch.as_tensor(self.state.loss), "velocity": self.state.velocity}
-        named |= {"lr_factors": self.state.lr_factors}
+        named = {"w": self.state.w, "loss": torch.as_tensor(self.state.loss), "lr_factors": self.state.lr_factors}
+        if self.state.optimizer is not None:
+            named |= {f"optimizer.{name}": x for name, x in self.state.optimizer.tensors().items()}
         named |= {f"client.{name}": x for name, x in self.state.client.tensors().items()}
         named |= {f"down.{name}": x for name, x in self.down.tensors().items()}
         named |= {f"batch.{name}": x for name, x in vars(self.batch).items()}
@@ -96,13 +98,14 @@ class TensorStep:
         self._method, self._objective = method, objective
         self._layers, self._rounds, self._descent = example.ctx.layers, example.ctx.rounds, example.descent
         self._client, self._down = type(example.state.client), type(example.down)
+        self._optimizer = None if example.state.optimizer is None else type(example.state.optimizer)
         self.names = list(example.tensors())
         self.gradients = 0  # minibatch gradients of a client in the last call
 
     def __call__(self, *values: Tensor) -> list[Tensor]:
-        """Return the tensors of the next state: w, loss, velocity, step-size factors, and the clients' record.
+        """Return the tensors of the next state: w, loss, step-size factors, and the optimiser's and clients' records.
 
-        Velocity and factors are left out if the state has none.
+        Factors and the optimiser's record are left out if the state has none.
         """
         named = dict(zip(self.names, values, strict=True))
         numbers = dict(zip(NUMBERS, named["numbers"].unbind(), strict=True))
@@ -110,23 +113,30 @@ class TensorStep:
         known: dict[str, Any] = numbers | {"is_weight": named.get("is_weight"), "layers": self._layers}
         ctx: Any = Context(**known, lr=lr, local_steps=named.get("local_steps", 1.0), rounds=self._rounds)  # type: ignore[arg-type]
         record = _record(self._client, named, "client.")
-        velocity, factors = named.get("velocity"), named.get("lr_factors")
-        at = LocalState(named["w"], record, velocity, steps, loss=named["loss"], lr_factors=factors)
+        optimizer = None if self._optimizer is None else _record(self._optimizer, named, "optimizer.")
+        factors = named.get("lr_factors")
+        at = LocalState(named["w"], record, optimizer, steps, loss=named["loss"], lr_factors=factors)
         batch = Batch(**{f.name: named.get(f"batch.{f.name}") for f in fields(Batch)})  # type: ignore[arg-type]
         oracle, descent = BatchOracle(self._objective, batch), replace(self._descent, lr=lr)
         after = local_step(self._method, at, _record(self._down, named, "down."), oracle, ctx, descent)
         self.gradients = after.gradients
-        optional = [x for x in (after.velocity, after.lr_factors) if x is not None]
-        return [after.w, torch.as_tensor(after.loss), *optional, *after.client.tensors().values()]
+        further = [] if after.lr_factors is None else [after.lr_factors]
+        further += [] if after.optimizer is None else after.optimizer.tensors().values()
+        return [after.w, torch.as_tensor(after.loss), *further, *after.client.tensors().values()]
 
 
 def next_state(before: LocalState, values: list[Tensor], gradients: int) -> LocalState:
     """Return the state after a `TensorStep` that returned `values` and computed `gradients` gradients per client."""
     w, loss, *rest = values
-    velocity = None if before.velocity is None else rest.pop(0)
     factors = None if before.lr_factors is None else rest.pop(0)
-    client = type(before.client)(**dict(zip(before.client.tensors(), rest, strict=True)))
-    return LocalState(w, client, velocity, before.steps + 1, before.gradients + gradients, loss, factors)
+    optimizer = before.optimizer and _next(before.optimizer, rest)
+    client = _next(before.client, rest)
+    return LocalState(w, client, optimizer, before.steps + 1, before.gradients + gradients, loss, factors)
+
+
+def _next(before: Record, values: list[Tensor]) -> Any:
+    """Return a record of the class of `before` from the first of `values`, which are removed from the list."""
+    return type(before)(**{name: values.pop(0) for name in before.tensors()})
 
 
 def _record(kind: Callable[..., Record], named: dict[str, Tensor], prefix: str) -> Any:

@@ -40,7 +40,7 @@ from ..rounds.cost import method_cost
 from ..rounds.device import one_thread, usable_device
 from ..rounds.executor import Executor, stacked
 from ..rounds.guard import Guard
-from ..rounds.local_training import Client
+from ..rounds.local_training import Client, with_kept_state
 from ..rounds.model_parts import as_patterns, check_parts, with_parts
 from ..rounds.participation import Explicit, pooled
 from ..rounds.participation import participation as as_rule
@@ -197,6 +197,7 @@ class Simulation:
         method = by_turns(self.method, self.adapter, self.objective.space, w.device)
         method = with_parts(method, self.objective, self.buffers, self.keep)
         check_parts(method, self.guard, self._private is not None)
+        method = with_kept_state(method, self.client, len(w))
         rule, self._trained_on = self.participation, self.data
         if method.training == "centralised":
             self._trained_on, rule = pooled(self.data, self.client, rule)
@@ -630,7 +631,7 @@ class Simulation:
             "precision": self.precision,
             "keep": list(self.keep) or None,
             "layout": "convolutions channels-last",
-            "rounds": self.rounds if self.method.depends_on_rounds else None,
+            "rounds": self.rounds if self.method.depends_on_rounds or self.client.depends_on_rounds else None,
             "layers": self._problem.layers,  # last: a difference in adapter or parameters is reported before it
         }
 

@@ -270,7 +270,7 @@ def speed_of(spec: RunSpec, measure: bool = True) -> Speed | None:
 
 def timed_model(spec: RunSpec) -> str:
     """Return the part of a speed's key that is the same on all machines: data, model, batch size, dtype, adapter."""
-    batch_size = spec.client.batch_size
+    batch_size = spec.client.samples_per_step
     name = spec.data.name
     if is_folder(name):  # folders of the same shape are equally fast
         name = f"{name} {spec.known_data.sample_shape()} {spec.known_data.classes}"
@@ -286,7 +286,7 @@ def _measured_speed(spec: RunSpec, device: torch.device) -> Speed:
     module = (spec.module() if _is_made_for_real(spec) else build(spec.model.name, known.classes, shape)).to(
         device, dtype
     )
-    size = min(spec.client.batch_size or LARGEST_BATCH, LARGEST_BATCH)
+    size = min(spec.client.samples_per_step or LARGEST_BATCH, LARGEST_BATCH)
     pixels = torch.randint(0, 256, (size, *shape), device=device)
     x = pixels if known.vocabulary_size else (pixels / 255).to(dtype)
     batch = Batch(x, torch.zeros(size, dtype=torch.int64, device=device))

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_
 
 from ..adapters.lora import LoRA
 from ..core.errors import InputError, shortened
-from ..core.hyper import hyper
+from ..core.hyper import hyper, unused_later_fields
 from ..core.method import Method
 from ..core.object_references import (
     ExtensionPoint,
@@ -340,6 +340,8 @@ class Experiment(Section):
         table = with_names(self.model_dump(exclude=ignored), portable)
         if self.data.tokenizer is None:
             table["data"].pop("tokenizer", None)  # as if it were not set
+        for key in unused_later_fields(table["client"], Client):
+            table["client"].pop(key, None)
         for key in ("buffers", "keep"):  # likewise
             if not table["model"].get(key):
                 table["model"].pop(key, None)
@@ -350,11 +352,17 @@ class Experiment(Section):
         """Return the methods of the runs."""
 
     def planned_by_rounds(self) -> str | None:
-        """Return the label of a method whose runs cannot get more rounds than planned, if there is one."""
+        """Return what makes runs depend on the planned rounds, if anything does: a method's label, or a schedule."""
+        if any(client.depends_on_rounds for client in self.clients()):
+            return "the schedule of client.lr"
         if self.privacy is not None and self.privacy.noise_multiplier is None:
             return f"{self.method_sections()[0].label} with noise for a given epsilon"
         loaded = (one for one in self.method_sections() if one.is_loaded)
         return next((one.label for one in loaded if one.object.depends_on_rounds), None)
+
+    @abstractmethod
+    def clients(self) -> list[Client]:
+        """Return the settings of local training of the runs."""
 
     def outside_names(self) -> dict[str, ExtensionPoint]:
         """Return the names of all code outside this package that the configuration uses, with the kind of each."""
@@ -417,6 +425,9 @@ class RunSpec(Experiment):
 
     def method_sections(self) -> list[NamedObject]:
         return [self.method]
+
+    def clients(self) -> list[Client]:
+        return [self.client]
 
     @property
     def label(self) -> str:
@@ -566,6 +577,9 @@ class StudySpec(Experiment):
 
     def method_sections(self) -> list[NamedObject]:
         return self.methods
+
+    def clients(self) -> list[Client]:
+        return [run.client for run in self.runs()]
 
     def runs(self) -> list[RunSpec]:
         """Return every run of the study, seed after seed; runs with equal settings are listed once."""

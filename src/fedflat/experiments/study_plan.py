@@ -126,7 +126,7 @@ def _fixed_seconds(run: RunSpec, speed: Speed) -> float:
 def _kind(run: RunSpec) -> str:
     """Return a key of the settings that the time of a gradient depends on; only runs of one kind have the same key."""
     data = {name: value for name, value in vars(run.data).items() if name != "clients"}
-    own = [run.adapter and run.adapter.values(), run.client.batch_size]
+    own = [run.adapter and run.adapter.values(), run.client.batch_size, run.client.accumulate]
     shared = [getattr(run, name) for name in ("device", "dtype", "precision", "executor", "loss")]
     return settings_key([run.method.full_name, data, run.model.values(), *own, *shared])
 

@@ -247,7 +247,8 @@ class TuningSpec(StudySpec):
     def _check_trials(self, method: NamedObject) -> None:
         """Raise InputError if a configuration of the method is invalid, or if its box has too few points."""
         tune, configurations = self.tune, self.configurations_of(method)
-        if len(tune.rounds) > 1 and method.is_loaded and method.object.depends_on_rounds:
+        planned = self._client_for(method).depends_on_rounds or (method.is_loaded and method.object.depends_on_rounds)
+        if len(tune.rounds) > 1 and planned:
             raise InputError(f"tune.rounds = {tune.rounds}: {method.label} depends on the planned number of "
                              "rounds, so its runs cannot be extended; give one number")  # fmt: skip
         for configuration in configurations:

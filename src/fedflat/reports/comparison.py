@@ -253,7 +253,8 @@ def _value(run: FinishedRun, name: str) -> Any:
     if name != "batches":
         return run.settings[name]
     client = run.settings["client"]  # with a client's samples and the seed, these determine its batches
-    return client["steps"] or (client["epochs"] or 1, "epochs"), client["batch_size"]
+    steps = client["steps"] or (client["epochs"] or 1, "epochs")
+    return steps, client["batch_size"], client.get("accumulate", 1)
 
 
 def notes(groups: Sequence[Group], pairs: Sequence[Group | None], baseline: str, protocol: Protocol) -> list[str]:

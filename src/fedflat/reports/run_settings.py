@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from math import inf
 from typing import Any
 
 from ..core.structure import telling_apart
+from ..rounds.local_training import Client
 from ..rounds.settings import CLASS, fields_by_name, text_of_table
 from .comparison_data import FinishedRun
 
@@ -23,7 +25,8 @@ def settings_by_name(run: FinishedRun) -> dict[str, Any]:
     settings = run.settings
     values = _prefixed("method", settings["method"])
     values |= {} if settings["method_code"] is None else {"method.code": settings["method_code"]}
-    model, client = settings["model"], _prefixed("client", settings["client"])
+    later = {f.name: f.default for f in fields(Client) if f.metadata["later"]}  # left out while they have these
+    model, client = settings["model"], _prefixed("client", later | settings["client"])
     if client["client.epochs"] is None and client["client.steps"] is None:
         client["client.epochs"] = 1  # the default of a client without epochs and steps
     values |= _data(settings["data"]) | {name: None if value == inf else value for name, value in client.items()}
@@ -110,12 +113,16 @@ def participation_in_words(rule: Mapping[str, Any]) -> str:
 
 def training_in_words(client: Mapping[str, Any]) -> str:
     """Describe local training; settings that are off are left out."""
-    decay, size, number = client["lr_decay"], client["batch_size"], client["steps"] or client["epochs"] or 1
+    size, number = client["batch_size"], client["steps"] or client["epochs"] or 1
     kind = ("epoch" if client["steps"] is None else "step") + ("" if number == 1 else "s")
     parts = [
-        f"step size {client['lr']:g}" + (f", times {decay:g} each round" if decay != 1 else ""),
+        f"step size {client['lr']:g}{_schedule(client)}",
         f"{number} {kind} " + ("on all samples of a client at once" if size is None else f"in batches of {size}"),
     ]
+    if client.get("accumulate", 1) > 1:
+        parts[-1] += f", {client['accumulate']} batches to a step"
+    if client.get("optimizer", "sgd") != "sgd":
+        parts.append(f"AdamW ({client.get('beta1', 0.9):g}, {client.get('beta2', 0.999):g})")
     if client["weight_decay"]:
         where = "" if client["wd_scope"] == "outside" else f" ({client['wd_scope']})"
         parts.append(f"weight decay {client['weight_decay']:g}{where}")
@@ -124,7 +131,22 @@ def training_in_words(client: Mapping[str, Any]) -> str:
         parts.append(f"clipping at norm {client['max_norm']:g}{where}")
     if client["momentum"]:
         parts.append(f"momentum {client['momentum']:g}")
+    if client.get("optimizer_state") == "kept":
+        parts.append("with the optimiser's state kept between rounds")
     return "; ".join(parts)
+
+
+def _schedule(client: Mapping[str, Any]) -> str:
+    """Describe how the step size changes over the rounds; empty if it does not."""
+    decay, kind = client["lr_decay"], client.get("schedule", "exponential")
+    told = {
+        "exponential": f", times {decay:g} each round" if decay != 1 else "",
+        "step": f", times {decay:g} every {client.get('step_rounds')} rounds",
+        "cosine": f", to {client.get('lr_end', 0):g} as a cosine over the rounds",
+        "linear": f", linearly to {client.get('lr_end', 0):g} over the rounds",
+    }
+    warmup = client.get("warmup", 0)
+    return told.get(kind, "") + (f", after {warmup} rounds of warm-up" if warmup else "")
 
 
 def data_in_words(data: Mapping[str, Any]) -> str:

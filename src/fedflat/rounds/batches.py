@@ -67,7 +67,7 @@ class Batches:
     @cached_property
     def size(self) -> int:
         """The most samples in a batch of any client."""
-        return min(self.client.batch_size or self.data.largest, self.data.largest)
+        return min(self.client.samples_per_step or self.data.largest, self.data.largest)
 
     def _length(self, sizes: Index) -> int:
         """Return the common length of batches for clients with `sizes` samples; some batches may be shorter.
@@ -147,6 +147,7 @@ class Batches:
         """
         sizes, starts = self.data.sizes_of(clients), self.data.starts_of(clients)
         size = self._length(sizes) if stacked else min(self.size, int(sizes.max()))
+        size = min(size, self.client.batch_size or size)
         for first in range(0, int(sizes.max()), size):
             place = np.arange(first, first + size if filled else min(first + size, int(sizes.max())))
             exists = place < sizes[:, None]

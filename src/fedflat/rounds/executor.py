@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.accumulation import AccumulatedOracle, in_parts
+from ..core.descent import Descent
 from ..core.errors import NonFiniteError
-from ..core.local import Descent, LocalResult, LocalState, StepFunction, local_round, local_step
+from ..core.local import LocalResult, LocalState, StepFunction, local_round, local_step
 from ..core.method import Context, Method
 from ..core.model_check import Randomness
 from ..core.objective import Batch, BatchOracle, Objective
@@ -86,15 +88,26 @@ class Executor(ABC):
         _check_finite(result, clients, ctx.t)
         return result
 
-    def _oracle(self, samples: Tensor, plan: BatchPlan, rows: int, k: int, full: bool = True) -> BatchOracle:
+    def _oracle(
+        self, samples: Tensor, plan: BatchPlan, rows: int, k: int, full: bool = True
+    ) -> BatchOracle | AccumulatedOracle:
         """Return the oracle of the batch of `samples` at step `k`, for the leading `rows` clients of `plan`.
 
         full: whether every client has all samples of the batch, which then need no weights; see `Batches.batch`.
         """
         clients = plan.clients[:rows] if samples.ndim > 1 else plan.clients[0]
-        batch = self.batches.batch(samples, plan.t, clients, k, full)
-        seeded = partial(self._seeded, samples.device, plan, k + 1)
-        return BatchOracle(self.objective, self._keyed(batch, plan.t, clients, k + 1), seeded)
+        size = self.batches.client.batch_size
+        if self.batches.client.accumulate == 1 or size is None:
+            return self._part(self.batches.batch(samples, plan.t, clients, k, full), plan, clients, k + 1)
+        parts = in_parts(self.batches.batch(samples, plan.t, clients, k, full=False), size)
+        counters = ((k + 1, j) if j else (k + 1,) for j in range(len(parts)))
+        return AccumulatedOracle(tuple(self._part(part, plan, clients, *at) for part, at in
+                                       zip(parts, counters, strict=True)))  # fmt: skip
+
+    def _part(self, batch: Batch, plan: BatchPlan, clients: Index, *counters: int) -> BatchOracle:
+        """Return the oracle of a batch whose random numbers depend on `counters`."""
+        seeded = partial(self._seeded, batch.y.device, plan, *counters)
+        return BatchOracle(self.objective, self._keyed(batch, plan.t, clients, *counters), seeded)
 
     def _keyed(self, batch: Batch, t: int, clients: Index, *counters: int) -> Batch:
         """Add the keys of dropout masks to `batch`: the same at all gradients of a step, whatever was drawn before."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Literal
 
 import numpy as np
 import torch
 
+from ..core.descent import AdamW, ClipScope, Descent, WeightDecayScope
 from ..core.errors import InputError
 from ..core.hyper import by_name, check, hyper
-from ..core.local import ClipScope, Descent, WeightDecayScope
+from ..core.kept_optimizer import KeptOptimizer
 from ..core.method import Context, Method
 from ..core.torch_module import Space
 from ..data.types import Index
+from .schedule import PLANNED, Schedule, check_schedule, check_warmup, step_size
 
 MOST = 10**9  # epochs, steps and samples: their products with a set's batches and a run's rounds fit in 64 bits
 
@@ -24,7 +27,7 @@ class Client:
     """Local training: either `epochs` over the client's samples (default 1) or a number of `steps`."""
 
     lr: float = hyper(0.1, "local step size of round 0", low=0, open_low=True)
-    lr_decay: float = hyper(1.0, "factor on the local step size per round", low=0, open_low=True)
+    lr_decay: float = hyper(1.0, "factor on the local step size per round, or per `step_rounds`", low=0, open_low=True)
     epochs: int | None = hyper(
         None, "passes over the client's samples per round; the last partial batch is kept", low=1, high=MOST
     )
@@ -42,15 +45,71 @@ class Client:
     wd_scope: WeightDecayScope = hyper("outside", "decay added to the direction, or inside the gradient that is mixed")
     clip_scope: ClipScope = hyper("full", "what is clipped: the direction, the loss gradient, or as FL-Simulator does")
 
+    optimizer: Literal["sgd", "adamw"] = hyper(
+        "sgd", "the rule that moves the iterate along a method's direction", later=True
+    )
+    beta1: float = hyper(0.9, "adamw: factor of the mean of directions", low=0, high=1, later=True)
+    beta2: float = hyper(0.999, "adamw: factor of the mean of their squares", low=0, high=1, later=True)
+    epsilon: float = hyper(1e-8, "adamw: added to the root of the mean of squares", low=0, open_low=True, later=True)
+    optimizer_state: Literal["zero", "kept"] = hyper(
+        "zero",
+        "momentum or moments: zero at the start of a round, or kept by each client between its rounds",
+        later=True,
+    )
+    accumulate: int = hyper(
+        1,
+        "batches of a step, one at a time in memory; the step has the mean gradient of their samples",
+        low=1,
+        high=MOST,
+        later=True,
+    )
+    schedule: Schedule = hyper("exponential", "the local step size over the rounds", later=True)
+    step_rounds: int | None = hyper(
+        None, "schedule 'step': rounds between two factors lr_decay", low=1, high=MOST, later=True
+    )
+    lr_end: float = hyper(
+        0.0, "schedules 'cosine' and 'linear': the step size after the planned rounds", low=0, later=True
+    )
+    warmup: int = hyper(0, "first rounds, in which the step size rises linearly to lr", low=0, high=MOST, later=True)
+
     def __post_init__(self) -> None:
-        """Check the fields. Raises ValueError for a value out of range, or if both epochs and steps are given."""
+        """Check the fields. Raises ValueError for a value out of range, and for fields that exclude each other."""
         check(self)
         if self.epochs is not None and self.steps is not None:
             raise InputError("client.epochs and client.steps exclude each other; give one of them")
+        if self.accumulate > 1 and self.batch_size is None:
+            raise InputError(f"client.accumulate = {self.accumulate} needs client.batch_size; without it, a batch has "
+                             "all samples")  # fmt: skip
+        self._check_optimizer()
+        check_schedule(self)
+
+    def _check_optimizer(self) -> None:
+        """Raise InputError for fields that the local optimiser does not use."""
+        adamw = self.optimizer == "adamw"
+        moments = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+        unused: dict[str, object] = {"momentum": 0.0, "wd_scope": "outside"} if adamw else dict(moments)
+        for name, default in unused.items():
+            if getattr(self, name) != default:
+                raise InputError(f"client.{name} = {getattr(self, name)!r} is not used by client.optimizer = "
+                                 f"{self.optimizer!r}; leave it out")  # fmt: skip
+        if max(self.beta1, self.beta2) >= 1:
+            raise InputError("client.beta1 and client.beta2 must be less than 1")
+        if self.optimizer_state == "kept" and not adamw and not self.momentum:
+            raise InputError("client.optimizer_state = 'kept': sgd without client.momentum has no state; leave it out")
+
+    @property
+    def depends_on_rounds(self) -> bool:
+        """Whether the step sizes depend on the number of planned rounds."""
+        return self.schedule in PLANNED
+
+    @property
+    def samples_per_step(self) -> int | None:
+        """The most samples of one local step; None for all samples of the client."""
+        return None if self.batch_size is None else self.batch_size * self.accumulate
 
     def batches_per_epoch(self, sizes: Index) -> Index:
-        """Return the number of batches in one pass over the samples of each client, (clients,)."""
-        return np.ones_like(sizes) if self.batch_size is None else -(-sizes // self.batch_size)
+        """Return the number of steps' batches in one pass over the samples of each client, (clients,)."""
+        return np.ones_like(sizes) if self.samples_per_step is None else -(-sizes // self.samples_per_step)
 
     def local_steps(self, sizes: Index) -> Index:
         """Return K_i, the local steps of clients with `sizes` samples, (clients,)."""
@@ -58,14 +117,22 @@ class Client:
             return np.full_like(sizes, self.steps)
         return self.batches_per_epoch(sizes) * (self.epochs or 1)
 
-    def lr_at(self, t: int) -> float:
-        """Return the local step size of round `t`."""
-        return self.lr * self.lr_decay**t
+    def lr_at(self, t: int, rounds: int) -> float:
+        """Return the local step size of round `t` of a run of `rounds` planned rounds."""
+        return step_size(self, t, rounds)
 
     def descent(self, lr: float) -> Descent:
         """Return the rule for local updates in a round with the step size `lr`."""
         shared = ("weight_decay", "max_norm", "momentum", "wd_scope", "clip_scope")
-        return Descent(lr, **{name: getattr(self, name) for name in shared})
+        settings = {name: getattr(self, name) for name in shared}
+        if self.optimizer == "sgd":
+            return Descent(lr, **settings)
+        return AdamW(lr, **settings, beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon)
+
+
+def with_kept_state(method: Method, client: Client, d: int) -> Method:
+    """Return `method`, wrapped if clients keep the state of their local optimiser over `d` parameters."""
+    return KeptOptimizer.of(method, client.descent(client.lr), d) if client.optimizer_state == "kept" else method
 
 
 class ContextFactory:
@@ -73,13 +140,14 @@ class ContextFactory:
 
     def __init__(self, method: Method, space: Space, client: Client, rounds: int, device: torch.device) -> None:
         """Prepare the contexts of a run of `rounds` planned rounds."""
-        self._method, self._client = method, client
+        check_warmup(client, rounds)
+        self._method, self._client, self._planned = method, client, rounds
         self._rounds = rounds if method.depends_on_rounds else 0
         self._is_weight = space.is_weight(device)
         self._layers = tuple(layer for _, layer in space.layers())
 
     def of(self, t: int, share: float, sampled: int) -> Context:
         """Return the context of round `t`, in which `sampled` clients take part, a `share` of all."""
-        ctx = Context(t, self._client.lr_at(t), share, is_weight=self._is_weight, layers=self._layers,
+        ctx = Context(t, self._client.lr_at(t, self._planned), share, is_weight=self._is_weight, layers=self._layers,
                       sampled=sampled, rounds=self._rounds)  # fmt: skip
         return replace(ctx, lr=self._method.round_lr(ctx))

@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from ..core.errors import InputError
+from ..core.hyper import unused_later_fields
 
 CLASS = "class"  # the key of a table that names the class; no field can be called that
 
@@ -18,10 +19,13 @@ def table_of(thing: Any) -> dict[str, Any]:
 
     A field that is a dataclass, such as a method inside a method, becomes a table, too. A number, a text, a
     Boolean, None and a sequence of texts are kept; any other value, such as a list of cohorts, becomes its text. If
-    `thing` is no dataclass, its attributes count as fields.
+    `thing` is no dataclass, its attributes count as fields. Fields declared with `later` (see `core.hyper.hyper`) are
+    left out while they have their defaults.
     """
     names = [f.name for f in fields(thing)] if is_dataclass(thing) else vars(thing)
-    return {CLASS: type(thing).__name__, **{name: _plain(getattr(thing, name)) for name in names}}
+    values = {name: _plain(getattr(thing, name)) for name in names}
+    unused = unused_later_fields(values, thing) if is_dataclass(thing) else set()
+    return {CLASS: type(thing).__name__, **{name: value for name, value in values.items() if name not in unused}}
 
 
 def _plain(value: Any) -> Any:

@@ -24,6 +24,7 @@ from ...data.preparation import AUGMENTATIONS
 from ...data.sources import is_folder
 from ...experiments.spec import RunSpec, federated_data, participation_of
 from ...rounds.device import usable_device
+from ...rounds.local_training import with_kept_state
 from ...rounds.model_parts import check_parts, with_parts
 from ...rounds.run_plan import RunPlan
 from ...rounds.segments import versions
@@ -135,7 +136,7 @@ class Study:
         method = by_turns(spec.method.object, adapter, objective.space, objective.device)
         method = with_parts(method, objective, spec.model.buffers, spec.model.keep)
         check_parts(method, spec.guard, is_private=False)
-        return method
+        return with_kept_state(method, spec.client, objective.space.d)
 
     def objective(self) -> Objective:
         """Return the loss of the initial model, see `module`."""
