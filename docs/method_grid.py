@@ -21,6 +21,7 @@ from fedflat.experiments.spec import RunSpec
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.flower.study import Study
 from fedflat.methods import all_methods
+from fedflat.rounds.local_training import experiment
 
 CLIENTS = 5
 RUN: dict[str, Any] = {  # three rounds of three of five uneven clients
@@ -38,6 +39,8 @@ FIELDS = {  # of methods whose defaults are for more rounds, or for a larger mod
     "SWA": {"begin": 0.0, "cycle": 1},
     "FedSOL": {"rho": 0.3},
 }
+ADAMW = {"optimizer": "adamw", "optimizer_state": "kept", "lr": 0.02}
+BATCH_NORM: dict[str, Any] = {"name": "mlp", "options": {"hidden": [4], "batch_norm": True}}
 
 
 @dataclass(frozen=True, eq=False)  # a key of `refusals`' cache
@@ -60,6 +63,13 @@ SETTINGS = (
     Setting("weights", '`weights = "samples"`', changes={"weights": "samples"}),
     Setting("guard", "`guard = {bound = 0.1, multiple = 1.0}`", changes={"guard": {"bound": 0.1, "multiple": 1.0}}),
     Setting("Bernoulli", "`participation = {bernoulli = 0.6}`", changes={"participation": {"bernoulli": 0.6}}),
+    Setting("AdamW", '`client.optimizer = "adamw"`, its state kept', client=ADAMW),
+    Setting("cosine", '`client.schedule = "cosine"` with a warm-up', client={"schedule": "cosine", "warmup": 1}),
+    Setting("accumulate", "`client.accumulate`", client={"batch_size": 16, "accumulate": 2}),
+    Setting("frozen", '`model.buffers = "frozen"`, BatchNorm', changes={"model": BATCH_NORM | {"buffers": "frozen"}}),
+    Setting("averaged", '`model.buffers = "averaged"`', changes={"model": BATCH_NORM | {"buffers": "averaged"}}),
+    Setting("local", '`model.buffers = "local"`', changes={"model": BATCH_NORM | {"buffers": "local"}}),
+    Setting("keep", "`model.keep`: the head stays", changes={"model": RUN["model"] | {"keep": ["3"]}}),
 )
 
 
@@ -123,10 +133,13 @@ def grid() -> str:
 
 
 def _cell(name: str, setting: Setting, reasons: dict[str, int]) -> str:
-    """Return "yes", or "no" or "partly" with the numbers of the reasons, which are added to `reasons`."""
+    """Return "yes", or "no", "partly" or "experiment" with the numbers of the reasons, which are added to `reasons`."""
     found = refusals(name, setting)
     if "in one process" in found:
         return f"no ({_number(found['in one process'], name, reasons)})"
+    run = run_of(name, setting)
+    if why := experiment(run.method.object, run.client):
+        return f"experiment ({_number(why, name, reasons)})"
     numbers = [_number(f"not {way}: {reason}", name, reasons) for way, reason in found.items()]
     return f"partly ({', '.join(map(str, numbers))})" if numbers else "yes"
 

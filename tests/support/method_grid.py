@@ -12,6 +12,7 @@ EQUAL_WEIGHTS = ("FedDyn", "FedGAMMA", "FedLESAM_D", "FedLESAM_S", "FedMoSWA", "
                  "Scaffold")  # fmt: skip
 REFUSED = {(name, "weights") for name in EQUAL_WEIGHTS} | {
     ("Local", "SWA"), ("SWA", "SWA"), ("Local", "guard"), ("Centralised", "guard"),
+    ("Local", "averaged"), ("Local", "keep"), ("Centralised", "local"), ("Centralised", "keep"),
 }  # fmt: skip
 
 ALL = [(name, title) for name in all_methods() for title in NAMED if (name, title) not in REFUSED]

@@ -115,8 +115,12 @@ def nested(wrapper: str, base: str) -> str:
 
 
 def chain(method: Method) -> list[Method]:
-    """Return the method, followed by its base if it is a wrapper; the last method is never a wrapper."""
-    return [method, *(chain(method.base) if isinstance(method, Wrapper) else ())]
+    """Return the method, followed by its base if it is a wrapper; wrappers of an engine are left out.
+
+    The last method is never a wrapper.
+    """
+    inside = chain(method.base) if isinstance(method, Wrapper) else []
+    return inside if isinstance(method, EngineWrapper) else [method, *inside]
 
 
 def serves_another(method: Method) -> bool:

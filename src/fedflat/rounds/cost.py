@@ -83,6 +83,27 @@ def sends_move(method: Method) -> bool:
     return _trial(method).sends_move
 
 
+def uses_step_sizes(method: Method) -> bool:
+    """Tell whether what `method` computes depends on the step sizes of local training; a trial decides this."""
+    return any(not torch.equal(a, b) for a, b in zip(_computed(method, 0.1), _computed(method, 0.2), strict=True))
+
+
+def _computed(method: Method, lr: float) -> list[Tensor]:
+    """Return what the hooks of `method` compute from the same numbers, with two local steps of size `lr`."""
+    if isinstance(method, EngineWrapper):
+        return _computed(method.base, lr)
+    w = torch.linspace(0.5, 1.5, 3, dtype=torch.float64)
+    server = method.init_server(w).map(lambda x: x + 1)
+    down = method.broadcast(server)
+    ctx = Context(t=1, lr=lr, share=0.5, steps=2.0 * torch.ones(1), lr_sum=2 * lr * torch.ones(1), is_weight=w > 0,
+                  layers=(slice(0, 3),), full_grad=_Identity(), rounds=4)  # fmt: skip
+    d, client = method.step(w, method.init_client(down).map(lambda x: x + 1), down, ObservedOracle(_Identity()), ctx)
+    up, kept = method.finish(w - 0.3 * torch.sin(w), client, down, ctx)
+    received = method.receive(up, ctx)
+    after = method.update(server, received, ctx)
+    return [d, *(x for record in (kept, up, received, after) for x in record.tensors().values())]
+
+
 class _Identity:
     """An oracle whose gradient at w is w: enough to count the requests of a method."""
 

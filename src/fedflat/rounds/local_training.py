@@ -15,7 +15,9 @@ from ..core.hyper import by_name, check, hyper
 from ..core.kept_optimizer import KeptOptimizer
 from ..core.method import Context, Method
 from ..core.torch_module import Space
+from ..core.wrapper import Wrapper, chain
 from ..data.types import Index
+from .cost import uses_step_sizes
 from .schedule import PLANNED, Schedule, check_schedule, check_warmup, step_size
 
 MOST = 10**9  # epochs, steps and samples: their products with a set's batches and a run's rounds fit in 64 bits
@@ -128,6 +130,21 @@ class Client:
         if self.optimizer == "sgd":
             return Descent(lr, **settings)
         return AdamW(lr, **settings, beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon)
+
+
+def experiment(method: Method, client: Client) -> str | None:
+    """Return why local training by `client` is not what the derivation of `method` assumes; None if it may be.
+
+    A derivation that computes with step sizes assumes steps of SGD; a method with a schedule of its own assumes no
+    other one.
+    """
+    if client.optimizer != "sgd" and uses_step_sizes(method):
+        return (f"client.optimizer = {client.optimizer!r}: the method computes with the step sizes of SGD, by which "
+                "AdamW does not move")  # fmt: skip
+    own = any(type(one).round_lr not in (Method.round_lr, Wrapper.round_lr) for one in chain(method))
+    if own and client.schedule not in ("constant", "exponential"):
+        return f"client.schedule = {client.schedule!r}: the method has a schedule of its own, which is applied to it"
+    return None
 
 
 def with_kept_state(method: Method, client: Client, d: int) -> Method:

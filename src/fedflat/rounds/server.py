@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,17 +17,21 @@ from ..core.objective import Objective
 from ..core.partial_model import statistics_of, whole_model
 from ..core.records import is_finite
 from ..core.user_code import check_record
+from ..core.wrapper import label_of
 from ..data.types import Index
 from .aggregation import RunningMean
 from .checkpoint import DamagedError
 from .guard import GuardState
-from .local_training import ContextFactory
+from .local_training import ContextFactory, experiment
 from .randomness import Purpose, generator
 from .run_plan import RunPlan
 from .segments import Segment, following
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ class Server:
         """
         method.check_rounds(plan.rounds)
         self.method, self.objective, self.plan, self.clients = method, objective, plan, clients
+        if reason := experiment(method, plan.client):
+            log.warning("%s is an experiment here, and not the method of its paper: %s", label_of(method), reason)
         self._population = clients - len(plan.participation.held_out(clients))  # how many may take part
         self._contexts = ContextFactory(method, objective.space, plan.client, plan.rounds, w.device)
         self.state = check_record(method, "init_server", method.init_server(w), method.server)
