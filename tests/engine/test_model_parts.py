@@ -234,6 +234,15 @@ def test_a_model_without_its_parts_is_not_loaded(tmp_path: Path) -> None:
             use()
 
 
+def test_the_best_model_has_its_statistics_and_must_be_whole() -> None:
+    best = ff.BestModel(metric="test_accuracy")
+    run = simulation(FedAvg(), buffers="averaged", rounds=1, callbacks=[best]).run()
+    assert best.parameters is not None
+    assert torch.equal(best.parameters["1.running_var"], numbers(run.model)["1.running_var"])
+    with pytest.raises(InputError, match="BestModel: a part of the model stays"):
+        simulation(FedAvg(), buffers="local", rounds=1, callbacks=[best]).run()
+
+
 def test_bytes_are_those_of_what_is_sent() -> None:
     """The head of 18 numbers stays, the ten statistics are sent beside the rest."""
     sim = trained(FedAvg(), buffers="averaged", keep=["3"], rounds=1)

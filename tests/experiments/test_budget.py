@@ -88,3 +88,29 @@ def test_memory_is_within_its_budget_and_not_far_below(name: str, model: str, cl
     expected, taken = counted(MEMORY, name, model, clients, effort(2, 3))
     assert taken <= expected + 20 * 2**20
     assert expected <= 1.5 * taken
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": {"name": "mlp", "options": {"hidden": [4]}, "keep": ["3"]}},
+        {
+            "model": {
+                "name": "mlp",
+                "options": {"hidden": [4], "batch_norm": True},
+                "buffers": "averaged",
+                "keep": ["1"],
+            }
+        },
+        {"client": {"optimizer": "adamw", "optimizer_state": "kept", "batch_size": 4, "accumulate": 2}},
+    ],
+)
+def test_parts_that_stay_are_not_sent_and_kept_states_are_kept(changes: dict) -> None:
+    """The cost of a run's settings is that of its simulation."""
+    spec = run_spec(rounds=2, participation=1.0, **changes)
+    sim = spec.build()
+    estimated, exact = run_budget(spec), simulation_budget(sim)
+    for name in ("parameters", "bytes_down", "bytes_up", "client_state_bytes"):
+        assert getattr(estimated, name) == getattr(exact, name), name
+    list(sim)
+    assert sim.history[-1]["bytes_up"] == exact.bytes_up

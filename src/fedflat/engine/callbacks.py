@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..core.errors import InputError, shortened
 from ..core.hyper import plain_fields
+from ..core.running_statistics import all_statistics
 from ..core.user_code import check_hook, class_title
 from ..files import make_folder, write_atomically
 
@@ -89,6 +90,8 @@ class EarlyStopping(Callback):
 class BestModel(Callback):
     """Keeps the parameters of the model after the round with the best value of a metric; on a tie, the earliest round.
 
+    Running statistics are among them.
+
     A resumed run compares new rounds with all rounds before it was resumed. If one of these stays the best,
     `parameters` stays None; the model of that round is in the file `path`, if `path` was set.
     """
@@ -106,14 +109,19 @@ class BestModel(Callback):
     def round_ended(self, sim: Simulation, round: Round) -> None:
         """Keep the model if the round is the best so far.
 
-        Raises InputError if rounds do not have the metric, or if the file cannot be written.
+        Raises InputError if rounds do not have the metric, if clients keep a part of the model, or if the file cannot
+        be written.
         """
         check_metric(sim, self.metric, "BestModel")
+        if sim.method.training != "local" and not sim.has_whole_model:
+            raise InputError("BestModel: a part of the model stays with the clients; save checkpoints instead")
         value = goodness([round.metrics], self.metric)
         if not value or value[0] <= max(goodness(sim.history[:-1], self.metric), default=-inf):
             return
         self.t = round.t
-        self.parameters = {name: p.detach().cpu().contiguous() for name, p in sim.model.named_parameters()}
+        model = sim.model
+        tensors = dict(model.named_parameters()) | all_statistics(model)
+        self.parameters = {name: p.detach().cpu().contiguous() for name, p in tensors.items()}
         if self.path is not None:
             self._write(self.path, self.parameters)
 

@@ -36,7 +36,7 @@ from ..rounds.accountant import Privacy
 from ..rounds.aggregation import Weights, mean_weights
 from ..rounds.attack import Attack, Attackers, with_flipped_labels
 from ..rounds.batches import Batches
-from ..rounds.cost import method_cost
+from ..rounds.cost import MethodCost, method_cost
 from ..rounds.device import one_thread, usable_device
 from ..rounds.executor import Executor, stacked
 from ..rounds.guard import Guard
@@ -241,6 +241,11 @@ class Simulation:
     def t(self) -> int:
         """The number of completed rounds."""
         return self._server.t
+
+    @property
+    def cost(self) -> MethodCost:
+        """What the run sends in a round and keeps, in numbers."""
+        return self._cost
 
     @property
     def server(self) -> Any:

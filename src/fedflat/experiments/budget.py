@@ -26,6 +26,7 @@ from ..core.errors import InputError
 from ..core.method import Method
 from ..core.model_check import randomness_of
 from ..core.objective import Batch, Objective
+from ..core.partial_model import sent_width
 from ..core.torch_module import Space
 from ..core.wrapper import serves_another
 from ..data import prepare
@@ -37,9 +38,10 @@ from ..files import SPEEDS, cache_folder, make_folder, read_json, write_atomical
 from ..metrics.accuracy import SAMPLES_AT_ONCE, score
 from ..models import build, parameter_count
 from ..rounds.aggregation import RunningMean
-from ..rounds.cost import compared_messages, full_passes_per_round, gradients_per_step, method_cost
+from ..rounds.cost import MethodCost, compared_messages, full_passes_per_round, gradients_per_step, method_cost
 from ..rounds.device import device_name, usable_device
-from ..rounds.local_training import Client
+from ..rounds.local_training import Client, with_kept_state
+from ..rounds.model_parts import with_parts
 from ..rounds.randomness import Purpose, generator
 from .spec import RunSpec, participation_of
 
@@ -139,12 +141,18 @@ def run_budget(spec: RunSpec) -> RunBudget:
     evaluated = -(-spec.rounds // spec.eval_every) * (_models(method, clients) * test + share * train) + train
     rule = spec.participation if spec.privacy is None else {"bernoulli": spec.privacy.rate}
     cohorts = _cohorts(json.dumps(rule), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
-    if _is_made_for_real(spec):
+    if spec.model.keep or spec.model.buffers or client.optimizer_state == "kept":
+        objective = Objective(spec.module(), buffers=spec.model.buffers)
+        d = objective.space.d
+        method = with_kept_state(with_parts(method, objective, spec.model.buffers, spec.model.keep), client, d)
+        evaluated += -(-spec.rounds // spec.eval_every) * train if spec.model.keep else 0  # of clients' own models
+    elif _is_made_for_real(spec):
         d = Space(spec.module()).d  # without parameters that an adapter freezes
     else:
         options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
         d = _parameters(spec.model.name, *spec.classes_and_shape(), options)
-    return _budget(method, client, sizes, cohorts, spec.rounds, d, spec.torch_dtype.itemsize, evaluated)
+    cost = method_cost(method, sent_width(method, d))
+    return _budget(method, cost, client, sizes, cohorts, spec.rounds, d, spec.torch_dtype.itemsize, evaluated)
 
 
 def simulation_budget(sim: Simulation) -> RunBudget:
@@ -155,12 +163,14 @@ def simulation_budget(sim: Simulation) -> RunBudget:
     evaluated = -(-sim.rounds // sim.eval_every) * (_models(sim.method, data.clients) * test + validation) + len(data.y)
     cohorts = [sim.participation.cohort(t, data.clients, generator(sim.seed, Purpose.COHORT, t)) for t in rounds]
     d, number_bytes = sim.objective.space.d, sim.w.element_size()
-    budget = _budget(sim.method, sim.client, data.sizes, cohorts, sim.rounds, d, number_bytes, evaluated)
+    evaluated += 0 if sim.has_whole_model else -(-sim.rounds // sim.eval_every) * len(data.y)
+    budget = _budget(sim.method, sim.cost, sim.client, data.sizes, cohorts, sim.rounds, d, number_bytes, evaluated)
     return replace(budget, peak_bytes=peak_bytes(sim), message_bytes=sim.message_bytes)
 
 
 def _budget(
     method: Method,
+    cost: MethodCost,
     client: Client,
     sizes: Index,
     cohorts: Sequence[Index],
@@ -171,7 +181,6 @@ def _budget(
 ) -> RunBudget:
     """Return the cost of `rounds` rounds with cohorts like `cohorts`, for clients with `sizes` samples."""
     scale = rounds / len(cohorts)
-    cost = method_cost(method, parameters)
     sampled = sizes[np.concatenate(cohorts)]  # of every client of every cohort
     messages = scale * len(sampled)
     steps = scale * int(client.local_steps(sampled).sum())
