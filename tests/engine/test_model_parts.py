@@ -176,6 +176,24 @@ RESUMED = [
 ]
 
 
+def test_clipping_without_the_proximal_term_is_that_of_what_is_sent() -> None:
+    """One step as FL-Simulator clips: clip(d - mu w) + mu w, where the term mu w is that of the parameters sent."""
+    model, mu = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double(), 2.0
+    client = {"epochs": 1, "max_norm": 0.1, "clip_scope": "flsim"}
+    sim = trained(FedProx(mu=mu), model=model, keep=["2"], rounds=1, client=client, data=federation((12,)),
+                  participation=1)  # fmt: skip
+    x, y = sim.data.client(0)
+    gradients = torch.autograd.grad(cross_entropy(model(x), y), list(model.parameters()))
+    pulls = [mu * p.detach() for p in model[0].parameters()] + [torch.zeros_like(p) for p in model[2].parameters()]
+    clipped = [g - pull for g, pull in zip(gradients, pulls, strict=True)]
+    factor = 0.1 / float(torch.cat([part.flatten() for part in clipped]).norm())
+    expected = deepcopy(model)
+    with torch.no_grad():
+        for p, part, pull in zip(expected.parameters(), clipped, pulls, strict=True):
+            p.sub_(CLIENT["lr"] * (factor * part + pull))
+    assert_same_numbers(sim.client_model(0), expected)
+
+
 @pytest.mark.parametrize("settings", RESUMED, ids=str)
 def test_a_run_resumes_to_the_same_bits(
     settings: Mapping[str, object], covering_method: ff.Method, tmp_path: Path

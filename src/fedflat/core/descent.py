@@ -125,4 +125,4 @@ class DirectionParts:
 
     gradient: Tensor | None = None  # the descent gradient, (*clients, d)
     fresh: Tensor | float = 1.0
-    penalty: float = 0.0
+    penalty: Tensor | float = 0.0

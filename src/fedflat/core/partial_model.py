@@ -122,6 +122,16 @@ class PartialModel(EngineWrapper):
         """The number of running statistics that stay with a client."""
         return self.parts.statistics.kept
 
+    @property
+    def penalty(self) -> Any:
+        """The weight of the proximal term, (d,) if it is not that of all parameters: what stays is not pulled."""
+        weight, kept = self.base.penalty, self.parts.kept
+        if not weight or not self.kept_width:
+            return weight
+        return self.parts.parameters.joined(
+            kept.new_full((self.parts.parameters.sent,), weight), torch.zeros_like(kept)
+        )
+
     def fresh_weight(self, down: Any) -> Tensor | float:
         fresh = self.base.fresh_weight(self._inner("down", down))
         if not self.kept_width or (not isinstance(fresh, Tensor) and fresh == 1):

@@ -14,7 +14,7 @@ from ..core.objective import Objective
 from ..core.partial_model import Division, ModelDivision, PartialModel, partial_model
 from ..core.registry import suggestion
 from ..core.running_statistics import Buffers
-from ..core.wrapper import label_of
+from ..core.wrapper import Alternation, label_of
 from .guard import Guard
 
 
@@ -69,6 +69,10 @@ def check_parts(method: Method, guard: Guard | None, is_private: bool) -> None:
 def _check_training(method: Method, buffers: Buffers | None, keep: Sequence[str]) -> None:
     """Raise InputError for parts that stay in training that is not federated."""
     label, training = label_of(method), method.training
+    if keep and isinstance(method, Alternation):
+        raise InputError(
+            "keep does not go with adapter.mode = 'alternate', which sends all factors; use both or freeze_a"
+        )
     if keep and training != "federated":
         raise InputError(f"keep does not go with {label}: in {training} training no client sends a part of its model")
     if training == "local" and buffers == "averaged":
