@@ -15,6 +15,8 @@ from fedflat.core.method import Method
 from fedflat.core.objective import Objective
 from fedflat.federation.client import FederatedClient
 from fedflat.federation.membership import Membership
+from fedflat.federation.messages import unpack
+from fedflat.federation.secure_sum.messages import KeysRequest, summand_layout
 from fedflat.federation.server import FederatedServer
 from fedflat.methods import find
 from fedflat.rounds.model_parts import check_parts, with_parts
@@ -72,3 +74,18 @@ def test_a_guard_on_norms_is_refused_with_averaged_statistics() -> None:
     with pytest.raises(InputError, match="guard: a norm in parameter units"):
         check_parts(method, ff.Guard(bound=1.0), is_private=False)
     check_parts(method, ff.Guard(max_weight=2.0), is_private=False)
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=str)
+def test_a_secure_sum_has_what_is_sent_exactly(parts: Mapping[str, object], tmp_path: Path) -> None:
+    """The sum of one client's reply, which the server would unmask, is the reply."""
+    plan, members = RunPlan(CLIENT, rounds=ROUNDS), Membership(dict.fromkeys(NAMES, 5), "here")
+    server = FederatedServer(*party(find("FedAvg")(), parts), plan, members, "uniform", "study", DATA.shape)
+    client = FederatedClient(*party(find("FedAvg")(), parts), DATA.alone(1), plan, tmp_path, "study")
+    asked = vars(server._requests(server.cohort(0), server.context(3))["b"])
+    reply, sums = client.summand(KeysRequest(**asked, session="session", weight=1.0), None, "uniform")
+    assert list(sums) == list(summand_layout(server.method, server.state.w))
+    assert ("mean.statistics" in sums) == (parts == PARTS[0]), "the others keep all theirs"
+    up, widths = server.method.up, server.method.up.widths(len(server.state.w), server.method)
+    for name, sent in unpack(up, widths, torch.float32, reply.up).tensors().items():
+        assert not sent.numel() or torch.equal(sums[f"mean.{name}"].value().float(), sent)
