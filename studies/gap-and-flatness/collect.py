@@ -3,14 +3,14 @@
     python studies/gap-and-flatness/collect.py --runs runs/gap-and-flatness
 
 It may be called at any time, also while runs go on: those that have neither finished nor diverged are left out. The
-same runs always give the same bytes.
+same runs always give the same bytes. Rows of runs that are no longer below --runs stay in the tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -124,20 +124,37 @@ def curve_rows(one: Row, directory: RunDirectory) -> list[Row]:
     ]
 
 
+def kept_rows(results: Path, name: str, newer: Collection[tuple[Any, ...]] = ()) -> list[Row]:
+    """Return the rows of a table that was written before, without those of the `newer` runs."""
+    file = results / f"{name}.parquet"
+    rows: list[Row] = pq.read_table(file).to_pylist() if file.exists() else []
+    return [row for row in rows if key_of(row) not in newer]
+
+
+def key_of(row: Row) -> tuple[Any, ...]:
+    """Return what tells the run of a row from the others."""
+    return tuple(row[name] for name, _ in IDENTITY)
+
+
 def collect(runs: Path, results: Path) -> None:
-    """Write the tables, and say what they hold. Raises InputError if no run has ended, or if a file is damaged."""
+    """Write the tables, and say what they hold. Raises InputError if no run has ended, or if a file is damaged.
+
+    Rows of runs that are not below `runs`, such as those of another machine, stay.
+    """
     ended = ended_runs(runs)
     if not ended:
         raise InputError(f"--runs {runs} holds no finished run of the study; `run.py --out {runs}` carries it out")
+    newer = {key_of(one) for one, _ in ended}
     tables = {
         "runs": [run_row(*one) for one in ended],
         "curves": [row for one in ended if one[1].is_finished for row in curve_rows(*one)],
     }
     make_folder(results)
     for name, rows in tables.items():
-        table = pa.Table.from_pylist(rows, schema=SCHEMAS[name])
+        every = sorted([*rows, *kept_rows(results, name, newer)], key=lambda row: (key_of(row), row.get("round", 0)))
+        table = pa.Table.from_pylist(every, schema=SCHEMAS[name])
         write_atomically(results / f"{name}.parquet", partial(pq.write_table, table))
-        print(f"{results / name}.parquet: {len(rows):,} rows")
+        print(f"{results / name}.parquet: {len(every):,} rows")
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ class Plan:
     base_of: Mapping[str, str] = field(
         default_factory=lambda: {"FedSAM": "FedAvg", "FedLESAM": "FedAvg", "MoFedSAM": "FedCM", "FedSMOO": "FedDyn"}
     )
-    step_sizes: tuple[float, ...] = (0.03, 0.06, 0.12, 0.24)
-    radii: tuple[float, ...] = (0.004, 0.02, 0.1, 0.5)
+    step_sizes: tuple[float, ...] = (0.06, 0.12, 0.24, 0.48)
+    radii: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
     choosing_seeds: tuple[int, ...] = (1000, 1001, 1002)
     seeds: tuple[int, ...] = tuple(range(28))
     rounds: int = 150

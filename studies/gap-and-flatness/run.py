@@ -3,8 +3,9 @@
     python studies/gap-and-flatness/run.py --sets sets --out runs/gap-and-flatness --jobs 2
     python studies/gap-and-flatness/run.py --out runs/gap-and-flatness --count
 
-Every gap, seed and step size of a part is an ordinary study below `--out`, such as `compare/few-0-0.12`; Ctrl-C saves
-them, and the same command continues. It says how many runs have ended and no accuracy, so that nobody looks at a
+Every run is an ordinary study below `--out`, such as `compare/few-0-FedSAM-0.1-0.12`; Ctrl-C saves them, and the same
+command continues. Runs in the tables of --results, which collect.py wrote, are not trained again, so the study may go
+on where their folders are missing. It says how many runs have ended and no accuracy, so that nobody looks at a
 comparison before its end. `--count` prints the number of runs of each part.
 """
 
@@ -16,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from collect import Row, ended_runs, run_row
-from plan import CLIENTS, PLAN, Configuration, Part, Plan
+from collect import HERE, Row, ended_runs, kept_rows, key_of, run_row
+from plan import CLIENTS, PLAN, Configuration, Part, Plan, configuration_of
 
 from fedflat.cli.console import Console, in_one_line
 from fedflat.core.errors import InputError, NonFiniteError
@@ -48,7 +49,7 @@ def settings(
         "data": {"name": "npz", "clients": CLIENTS},
         "data_dir": str(folder),
         "partition": {"name": "natural"},
-        "model": {"name": "cnn"},
+        "model": {"name": "mlp", "options": {"hidden": [200, 200]}},
         "client": {"lr": lr, "lr_decay": DECAY ** (PLAN.rounds / rounds), "epochs": None, "steps": 10,
                    "batch_size": 20},
         "methods": [method_table(one) for one in chosen],
@@ -61,7 +62,7 @@ def settings(
         "checkpoint_every": 50,
         "workers": 1,
         "device": "cpu",
-        "executor": "stacked",
+        "executor": "compiled",
     }  # fmt: skip
     return StudySpec(**table | changes)
 
@@ -97,11 +98,15 @@ class Counted(RunObserver):
         self._console.say(f"{self._part.name}, {self._part.gap}: {number}, {spec.title}, lr {spec.client.lr:g}, {what}")
 
 
-def carry_out(sets: Path, out: Path, jobs: Jobs, plan: Plan = PLAN, **changes: Any) -> None:
+def carry_out(
+    sets: Path, out: Path, jobs: Jobs, plan: Plan = PLAN, results: Path | None = None, **changes: Any
+) -> None:
     """Carry out every part of the plan, one after another; what has ended is not trained again."""
     console = Console()
-    while part := next_part(rows_of(out), plan):
-        carry_out_part(console, sets, out, jobs, part, **changes)
+    while part := next_part(rows := rows_of(out, results), plan):
+        carry_out_part(console, sets, out, jobs, part, rows, **changes)
+        if not part.has_ended(rows_of(out, results)):
+            raise InputError(f"{part.name}, {part.gap}: runs neither finished nor diverged; use the same command again")
 
 
 def next_part(rows: Sequence[Row], plan: Plan) -> Part | None:
@@ -109,26 +114,28 @@ def next_part(rows: Sequence[Row], plan: Plan) -> Part | None:
     return next((part for part in plan.parts(rows) if not part.has_ended(rows)), None)
 
 
-def carry_out_part(console: Console, sets: Path, out: Path, jobs: Jobs, part: Part, **changes: Any) -> None:
-    """Carry out one part. Raises InputError if a run has neither finished nor diverged."""
-    chosen = part.configurations or ()
+def carry_out_part(
+    console: Console, sets: Path, out: Path, jobs: Jobs, part: Part, rows: Sequence[Row], **changes: Any
+) -> None:
+    """Carry out the runs of one part that are not among the ended `rows`."""
     changes = {"flatness": list(MEASURES) if part.is_measured else []} | changes
+    done = {(configuration_of(row), row["seed"]) for row in part.ended(rows)}
     specs = {
-        out / part.name / f"{part.gap}-{seed}-{lr:g}": settings(
-            sets / f"{part.gap}-{seed}", seed, [one for one in chosen if one.lr == lr], part.rounds, **changes
+        out / part.name / f"{part.gap}-{seed}-{one.method}-{one.rho:g}-{one.lr:g}": settings(
+            sets / f"{part.gap}-{seed}", seed, [one], part.rounds, **changes
         )
         for seed in part.seeds
-        for lr in dict.fromkeys(one.lr for one in chosen)
+        for one in part.configurations or ()
+        if (one, seed) not in done
     }
     with suppress(NonFiniteError):  # if every run of a study diverges
         studies.carry_out_studies(specs, Counted(console, part), jobs)
-    if not part.has_ended(rows_of(out)):
-        raise InputError(f"{part.name}, {part.gap}: runs neither finished nor diverged; use the same command again")
 
 
-def rows_of(out: Path) -> list[Row]:
-    """Return the runs below `out` that have ended."""
-    return [run_row(*one) for one in ended_runs(out)]
+def rows_of(out: Path, results: Path | None = None) -> list[Row]:
+    """Return the runs that have ended: those below `out`, and others in the tables of `results`."""
+    ended = [run_row(*one) for one in ended_runs(out)]
+    return ended + ([] if results is None else kept_rows(results, "runs", {key_of(row) for row in ended}))
 
 
 def counts(rows: Sequence[Row], plan: Plan = PLAN) -> list[str]:
@@ -145,11 +152,12 @@ if __name__ == "__main__":
         "--sets", type=Path, default=Path("sets"), help="folder written by sets.py; default %(default)s"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/gap-and-flatness"), help="default %(default)s")
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="tables of runs; default %(default)s")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--count", action="store_true", help="print the number of runs of each part, and train nothing")
     arguments = parser.parse_args()
     with in_one_line():
         print(f"commit {commit_of_code() or 'unknown'}, runs in {arguments.out}", flush=True)
-        print("\n".join(counts(rows_of(arguments.out))), flush=True)
+        print("\n".join(counts(rows_of(arguments.out, arguments.results))), flush=True)
         if not arguments.count:
-            carry_out(arguments.sets, arguments.out, Jobs(arguments.jobs))
+            carry_out(arguments.sets, arguments.out, Jobs(arguments.jobs), results=arguments.results)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -489,6 +490,26 @@ def test_a_killed_study_goes_on_and_says_no_accuracy(
     changed = {key for old, new in zip(before, after, strict=True) for key in old if old[key] != new[key]}
     assert changed <= {"seconds", "segments"}
     assert "accuracy" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_runs_of_another_machine_are_not_trained_again(carried_out: Path, run: ModuleType, tmp_path: Path) -> None:
+    """Their folders are gone and their rows are in the tables, to which the missing runs are added."""
+    small = import_module("plan").Plan(**SMALL)
+    collect.collect(carried_out, tmp_path / "results")
+    whole = {file.name: pq.read_table(file) for file in (tmp_path / "results").iterdir()}
+    lost = whole["runs.parquet"].filter(pc.field("part") == "twice").slice(0, 1).to_pylist()[0]
+    for name, table in whole.items():
+        keys = [collect.key_of(row) == collect.key_of(lost) for row in table.to_pylist()]
+        pq.write_table(table.filter(pa.array([not one for one in keys])), tmp_path / "results" / name)
+    run.carry_out(carried_out.parent / "sets", tmp_path / "runs", Jobs(1), small, tmp_path / "results", model=MODEL)
+    assert [collect.key_of(row) for row in run.rows_of(tmp_path / "runs")] == [collect.key_of(lost)]
+    collect.collect(tmp_path / "runs", tmp_path / "results")
+    for name, table in whole.items():
+        again = pq.read_table(tmp_path / "results" / name)
+        assert again.drop(["seconds", "segments"] if name == "runs.parquet" else []) == table.drop(
+            ["seconds", "segments"] if name == "runs.parquet" else []
+        )
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
