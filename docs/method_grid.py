@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -84,7 +85,11 @@ def run_of(name: str, setting: Setting, **changes: Any) -> RunSpec:
 
 def in_one_process(run: RunSpec) -> None:
     """Raise InputError if the run cannot be simulated, by any executor."""
-    run.build()
+    logging.disable(logging.WARNING)  # of experiments, which the grid names
+    try:
+        run.build()
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def by_ranks(run: RunSpec) -> None:
