@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,10 @@ from ..metrics.accuracy import (
     spread,
     validation_accuracies,
 )
+from ..metrics.classification import Collector
 from .ranks import Ranks
+
+EVALUATED = ("test_", "validation_", "held_out_", "personal_")  # beginnings of the names of a round's scores
 
 
 @dataclass(frozen=True)
@@ -39,15 +42,16 @@ class ServerModel:
     data: FederatedData
     held_out: Index  # the clients that never take part
     w: Callable[[], Tensor]  # puts the server's running statistics into the objective and returns the model (d,)
+    metrics: tuple[str, ...] = ()  # further ones, on the test samples
     iterate: Callable[[], Tensor] | None = None  # returns the trained model (d,); None if `w` is the trained model
 
     def round_scores(self) -> dict[str, float]:
         """Return the metrics of a round: on test samples, validation samples and held-out clients."""
         w = self.w()
-        values = tested(self.objective, w, self.data)
+        values = tested(self.objective, w, self.data, self.metrics)
         if self.iterate is not None:
             last = self.iterate()
-            scores = values if torch.equal(last, w) else tested(self.objective, last, self.data)
+            scores = values if torch.equal(last, w) else tested(self.objective, last, self.data, self.metrics)
             values |= {f"{name}_iterate": value for name, value in scores.items()}
         if self.data.validation is not None:
             values["validation_accuracy"] = float(validation_accuracies(self.objective, w, self.data).mean())
@@ -80,10 +84,11 @@ class OwnModels:
     data: FederatedData
     clients: Index  # those that may take part
     w: Callable[[int], Tensor]  # returns the model (d,) of a client
+    metrics: tuple[str, ...] = ()  # further ones, on the test samples
 
     def round_scores(self) -> dict[str, float]:
         """Return the same metrics as `ServerModel` does."""
-        rows = [tested(self.objective, self.w(client), self.data) for client in self.clients]
+        rows = [tested(self.objective, self.w(client), self.data, self.metrics) for client in self.clients]
         values = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
         if self.data.validation is not None:
             values["validation_accuracy"] = float(self._accuracies(self.data.validation).mean())
@@ -163,11 +168,15 @@ class PersonalModels:
 Evaluated = ServerModel | OwnModels | PersonalModels  # evaluates the current state of a simulation
 
 
-def tested(objective: Objective, w: Tensor, data: FederatedData) -> dict[str, float]:
-    """Return the metrics of the model `w` (d,) on the test set, by name; empty without a test set."""
+def tested(objective: Objective, w: Tensor, data: FederatedData, metrics: Sequence[str]) -> dict[str, float]:
+    """Return the metrics of the model `w` (d,) on the test set, by name; empty without a test set.
+
+    metrics: names of further ones, see `metrics.classification`.
+    """
     if data.test is None:
         return {}
-    numbers = score(objective, w, *data.test, data.preparation).numbers
+    collector = Collector(metrics, data.class_names or list(map(str, range(data.classes))))
+    numbers = score(objective, w, *data.test, data.preparation, collector).numbers
     return {f"test_{name}": value for name, value in numbers.items()}
 
 

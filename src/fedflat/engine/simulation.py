@@ -29,6 +29,7 @@ from ..data.federated import FederatedData
 from ..data.partition_statistics import partition_statistics
 from ..data.sample_kind import SampleKind
 from ..data.types import Index
+from ..metrics.classification import check_metrics
 from ..metrics.flatness import Flatness, Measure, Subject, check_measures, measure
 from ..metrics.flatness.subject import MAX_SAMPLES, NextRound, RoundObserver
 from ..rounds import checkpoint
@@ -54,7 +55,7 @@ from .callbacks import Callback, check_callbacks, wants_to_stop
 from .choice import Choice, agreed, check_name, choose, stands_alone
 from .client_store import BUDGET, ClientStore
 from .cohort import Arrivals, Cohort, CohortResult, InProcess, Trainer, train
-from .evaluation import Evaluated, OwnModels, PersonalModels, ServerModel, predict
+from .evaluation import EVALUATED, Evaluated, OwnModels, PersonalModels, ServerModel, predict
 from .problem import Problem, check_arguments, check_privacy, check_ranks, check_same_settings
 from .ranks import ALONE, Ranks
 from .run import OF_CLIENTS, Run, summarise, without_client_values
@@ -105,6 +106,7 @@ class Simulation:
         store_folder: str | Path | None = None,
         ranks: Ranks = ALONE,
         callbacks: Sequence[Callback] = (),
+        metrics: Sequence[str] = (),
         adapter: LoRA | None = None,
         privacy: Privacy | None = None,
         guard: Guard | None = None,
@@ -141,6 +143,8 @@ class Simulation:
         ranks: the processes that compute this simulation together, from `fedflat.joined()`; each constructs it with the
             same arguments and makes the same calls. Ranks change no bit of the result, see docs/ranks.md.
         callbacks: called after every round and at the end of a run, such as `fedflat.EarlyStopping()`.
+        metrics: further metrics of the test samples in every evaluation: "recall" of each class, "macro-f1",
+            "balanced-accuracy", "auc" for two classes, "calibration-error".
         adapter: `fedflat.LoRA(targets=("query", "value"))`: low-rank adapters and the head are trained and sent; the
             other parameters are frozen and stored once. Needs the package peft.
         privacy: `fedflat.Privacy(epsilon=8, delta=1e-4, clip=1, rate=0.1)`: client-level differential privacy, in place
@@ -168,6 +172,7 @@ class Simulation:
         self._problem = Problem(initial, loss, data, self.device, precision == "bf16", buffers)
         self.task, self.objective, self.data = self._problem.task, self._problem.objective, self._problem.data
         self.probes = tuple(check_measures(probes, self.objective.module))
+        self.metrics = check_metrics(metrics, self.task.kind, data.classes)
         check_name(executor, self._problem.randomness, self.device)
         self._asked = executor  # the requested name; `prepare` makes the choice
         self._choice: Choice | None = None
@@ -583,7 +588,7 @@ class Simulation:
         """Remove the metrics that only a final round has, because more rounds follow the last computed one."""
         last = self.history[-1] if self.history else {}
         if self.t % self.eval_every:
-            for name in [name for name in last if name.startswith(("test_", "validation_"))]:
+            for name in [name for name in last if name.startswith(EVALUATED)]:
                 del last[name]
         if self.t % self.probe_every:
             names = list(last)  # values of probes come after the seconds
@@ -656,9 +661,9 @@ class Simulation:
         held_out = self.participation.held_out(self.data.clients)
         clients = np.setdiff1d(np.arange(self.data.clients), held_out)
         if self.method.training == "local":
-            return OwnModels(self.objective, self.data, clients, self._show_own)
+            return OwnModels(self.objective, self.data, clients, self._show_own, self.metrics)
         iterate = (lambda: self._server.iterate) if serves_another(self.method) else None
-        server = ServerModel(self.objective, self.data, held_out, self._server.show, iterate)
+        server = ServerModel(self.objective, self.data, held_out, self._server.show, self.metrics, iterate)
         if self.has_whole_model:
             return server
         return PersonalModels(server, clients, self._show_own, self._ranks)

@@ -232,6 +232,9 @@ class Experiment(Section):
         le=MAX_STORE_MEGABYTES,
         description="memory for the records of clients; larger records are kept in a file",
     )
+    metrics: list[Literal["recall", "macro-f1", "balanced-accuracy", "auc", "calibration-error"]] = Field(
+        default=[], description="further metrics of the test samples in every evaluation; recall is that of each class"
+    )
     flatness: list[Annotated[NamedObject, MEASURE]] = Field(
         default=list(LIGHT),
         validate_default=True,
@@ -340,6 +343,8 @@ class Experiment(Section):
         table = with_names(self.model_dump(exclude=ignored), portable)
         if self.data.tokenizer is None:
             table["data"].pop("tokenizer", None)  # as if it were not set
+        if not table["metrics"]:
+            del table["metrics"]
         for key in unused_later_fields(table["client"], Client):
             table["client"].pop(key, None)
         for key in ("buffers", "keep"):  # likewise
@@ -486,6 +491,7 @@ class RunSpec(Experiment):
             keep=self.model.keep,
             probes=[one.object for one in self.probes],
             probe_every=self.probe_every,
+            metrics=self.metrics,
             store_budget=self.store_megabytes * 10**6,
             store_folder=store_folder,
             ranks=ranks,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from ..core.objective import Objective
 from ..core.task import Kind
 from ..data.federated import FederatedData, Holdings
 from ..data.types import Index, Members
+from .classification import Collector
 
 SAMPLES_AT_ONCE = 1024
 
@@ -44,21 +45,29 @@ class Evaluation:
 
 
 def score(
-    objective: Objective, w: Tensor, x: Tensor, y: Tensor, prepare: Callable[[Tensor], Tensor] = torch.clone
+    objective: Objective,
+    w: Tensor,
+    x: Tensor,
+    y: Tensor,
+    prepare: Callable[[Tensor], Tensor] = torch.clone,
+    collector: Collector | None = None,
 ) -> Evaluation:
     """Compute loss and correctness of the model `w` (d,) on each stored sample, in evaluation mode.
 
-    `prepare` turns stored samples, some of `x` (n, *shape), into the model's input.
+    `prepare` turns stored samples, some of `x` (n, *shape), into the model's input. collector: of further metrics.
     """
     losses, outputs = [], []
     with torch.inference_mode(), objective.evaluating():
         for some_x, some_y in zip(torch.split(x, SAMPLES_AT_ONCE), torch.split(y, SAMPLES_AT_ONCE), strict=True):
             logits = objective.logits(w, prepare(some_x).clone())  # aligned memory: processes agree to the last bit
             losses.append(objective.task.each(logits, some_y))
+            if collector is not None:
+                collector.add(logits, some_y)
             # Scores of classes are not kept: there may be many.
             outputs.append(logits.argmax(-1) == some_y if objective.task.kind == "classification" else logits)
     parts = (torch.cat(losses), torch.cat(outputs), y)
-    return _evaluation(objective.task.kind, *(part.to(w.device) for part in parts))
+    found = _evaluation(objective.task.kind, *(part.to(w.device) for part in parts))
+    return found if collector is None else replace(found, further=found.further | collector.values())
 
 
 def _evaluation(kind: Kind, loss: Tensor, outputs: Tensor, y: Tensor) -> Evaluation:

@@ -8,6 +8,7 @@ from functools import partial
 from math import isfinite
 
 from ..experiments.recipe import Published
+from ..metrics.classification import METRICS
 from ..metrics.flatness.measure import subsets, with_error
 from ..metrics.protocols import WINDOW
 from .comparison_data import ComparisonData, Row, accuracy_in_words, by_task
@@ -64,6 +65,7 @@ def columns(comparison: ComparisonData) -> list[Column]:
         _client_column("client", "training"),
         _client_column("validation", "validation"),
         _client_column("personal", "own models"),
+        *(_metric_column(name) for name in METRICS),
         Column(measure_title("lambda_max"), "largest eigenvalue of the Hessian of the training loss, final model",
                measure_cell("lambda_max")),
         Column(measure_title("sharpness"), "F(w + ρ ∇F/‖∇F‖) − F(w) of the training loss, ρ = 0.05, final model",
@@ -217,6 +219,17 @@ def _client_column(kind: str, own: str) -> Column:
     which = "of each client's own model on its training" if kind == "personal" else f"on each client's own {own}"
     meaning = f"final accuracy {which} samples: mean ± population std over clients (worst–best)"
     return Column(f"clients, {own}\N{NO-BREAK SPACE}%", meaning, cell)
+
+
+def _metric_column(metric: str) -> Column:
+    """Return the column of a further metric of the final model on the test samples."""
+    name = f"test_{metric.replace('-', '_')}_last"
+
+    def cell(row: Row) -> str:
+        return f"{100 * row.estimates[name].mean:.2f}" if name in row.estimates else NOTHING
+
+    title = {"auc": "AUC"}.get(metric, metric.replace("-", " ").replace("f1", "F1"))
+    return Column(f"{title}\N{NO-BREAK SPACE}%", f"{title} of the final model on the test samples", cell)
 
 
 def measure_cell(name: str) -> Callable[[Row], str]:
