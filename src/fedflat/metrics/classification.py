@@ -24,7 +24,7 @@ class Predictions:
     y: NDArray[np.int64]  # (n,) the true classes
     predicted: NDArray[np.int64]  # (n,)
     confidence: NDArray[np.float64]  # (n,) the probability of the predicted class
-    positive: NDArray[np.float64]  # (n,) the probability of class 1
+    margin: NDArray[np.float64]  # (n,) of the last class over the first; equal for equal scores, unlike a softmax
     names: tuple[str, ...]  # of all classes, which need not occur in y
 
     @property
@@ -59,7 +59,7 @@ def auc(of: Predictions) -> dict[str, float]:
     """Return the area under the receiver operating characteristic of class 1; nothing if only one class occurs."""
     from sklearn.metrics import roc_auc_score
 
-    return {"auc": float(roc_auc_score(of.y, of.positive))} if len(of.present) == 2 else {}
+    return {"auc": float(roc_auc_score(of.y, of.margin))} if len(of.present) == 2 else {}
 
 
 def calibration_error(of: Predictions) -> dict[str, float]:
@@ -103,13 +103,13 @@ class Collector:
         """Add the scores (b, classes) of samples of the classes `y` (b,)."""
         if self._metrics:
             confidence, predicted = scores.double().softmax(-1).max(-1)
-            positive = scores.double().softmax(-1)[:, min(1, scores.shape[-1] - 1)]
-            self._parts.append(torch.stack([y.double(), predicted.double(), confidence, positive]).cpu())
+            margin = scores[:, -1].double() - scores[:, 0].double()
+            self._parts.append(torch.stack([y.double(), predicted.double(), confidence, margin]).cpu())
 
     def values(self) -> dict[str, float]:
         """Return the metrics by name; empty without a sample."""
         if not self._parts:
             return {}
-        y, predicted, confidence, positive = torch.cat(self._parts, dim=1).numpy()
-        of = Predictions(y.astype(np.int64), predicted.astype(np.int64), confidence, positive, self._names)
+        y, predicted, confidence, margin = torch.cat(self._parts, dim=1).numpy()
+        of = Predictions(y.astype(np.int64), predicted.astype(np.int64), confidence, margin, self._names)
         return {name: value for one in self._metrics for name, value in METRICS[one](of).items()}
