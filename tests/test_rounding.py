@@ -180,8 +180,8 @@ def test_an_epoch_has_as_few_batches_as_hold_all_samples(sizes: list[int], batch
 @given(lr=st.floats(1e-4, 1), decay=st.floats(0.9, 1), t=st.integers(0, 200))
 def test_the_step_size_falls_by_its_factor_from_the_second_round_on(lr: float, decay: float, t: int) -> None:
     client = ff.Client(lr=lr, lr_decay=decay)
-    assert client.lr_at(0) == lr
-    assert client.lr_at(t + 1) == pytest.approx(client.lr_at(t) * decay, rel=1e-12)
+    assert client.lr_at(0, 1) == lr
+    assert client.lr_at(t + 1, 1) == pytest.approx(client.lr_at(t, 1) * decay, rel=1e-12)
 
 
 @pytest.mark.parametrize("clients", [1, 5, 6])

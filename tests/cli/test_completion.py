@@ -63,7 +63,7 @@ def test_the_settings_are_those_that_flags_accept(kind: flag_names.Kind, spec: t
         ("data partition --partition pathological-", ["pathological-refill"]),
         ("flower export run.toml app --data dig", ["digits"]),
         ("run --rounds 3", []),
-        ("run --client.l", ["--client.lr", "--client.lr_decay"]),
+        ("run --client.l", ["--client.lr", "--client.lr_decay", "--client.lr_end"]),
         ("run study.toml --method.warm", ["--method.warm_up"]),
         ("compare --see", ["--seeds"]),
         ("tune --tune.conf", ["--tune.configurations"]),

@@ -78,24 +78,24 @@ def test_every_study_of_the_plan_can_be_built(run: ModuleType, tmp_path: Path) -
 
 
 def test_the_best_configuration_and_what_lies_beyond_an_end() -> None:
-    one, other = plan.Configuration("FedSAM", 0.1, 0.06), plan.Configuration("FedSAM", 0.02, 0.12)
+    one, other = plan.Configuration("FedSAM", 0.1, 0.12), plan.Configuration("FedSAM", 0.03, 0.24)
     assert plan.best({one: 0.8, other: 0.8}, "FedSAM") == other, "on a tie the smaller radius"
-    assert plan.best({one: 0.8, other: 0.9}, "FedSAM", lr=0.06) == one
+    assert plan.best({one: 0.8, other: 0.9}, "FedSAM", lr=0.12) == one
     assert PLAN.beyond(one) == []
-    assert PLAN.beyond(plan.Configuration("FedAvg", 0.0, 0.24)) == [plan.Configuration("FedAvg", 0.0, 0.48)]
-    low, high = PLAN.beyond(plan.Configuration("FedSAM", 0.5, 0.03))
-    assert (low.lr, low.rho) == (pytest.approx(0.015), 0.5)
-    assert (high.lr, high.rho) == (0.03, pytest.approx(2.5))
+    assert PLAN.beyond(plan.Configuration("FedAvg", 0.0, 0.48)) == [plan.Configuration("FedAvg", 0.0, 0.96)]
+    low, high = PLAN.beyond(plan.Configuration("FedSAM", 0.3, 0.06))
+    assert (low.lr, low.rho) == (pytest.approx(0.03), 0.3)
+    assert (high.lr, high.rho) == (0.06, pytest.approx(0.9))
 
 
 def test_an_end_that_is_the_best_is_passed_at_both_gaps_before_anything_is_compared() -> None:
     """FedSAM with few images is best with the largest radius; what lies beyond is better with many alone."""
     small = plan.Plan(base_of={"FedSAM": "FedAvg"}, choosing_seeds=(7,), seeds=(0,))
-    wider = plan.Configuration("FedSAM", 2.5, 0.06)
+    wider = plan.Configuration("FedSAM", 0.3 * 0.3 / 0.1, 0.12)
 
     def score(gap: str, one: Any) -> float:
-        best = {"few": 0.5, "many": 0.02}[gap] if one.method == "FedSAM" else 0.0
-        return 0.8 + 0.01 * (one.lr == 0.06) + 0.01 * (one.rho == best) + 0.05 * (one == wider and gap == "many")
+        best = {"few": 0.3, "many": 0.03}[gap] if one.method == "FedSAM" else 0.0
+        return 0.8 + 0.01 * (one.lr == 0.12) + 0.01 * (one.rho == best) + 0.05 * (one == wider and gap == "many")
 
     rows: list[dict[str, Any]] = []
     carried_out = []
@@ -110,8 +110,8 @@ def test_an_end_that_is_the_best_is_passed_at_both_gaps_before_anything_is_compa
         ("choose-twice", "few"), ("compare", "few"), ("compare", "many"), ("twice", "few"),
     ]  # fmt: skip
     compared = {part.gap: part.configurations for part in small.parts(rows) if part.name == "compare"}
-    base = plan.Configuration("FedAvg", 0.0, 0.06)
-    assert compared == {"few": (base, plan.Configuration("FedSAM", 0.5, 0.06)), "many": (base, wider)}
+    base = plan.Configuration("FedAvg", 0.0, 0.12)
+    assert compared == {"few": (base, plan.Configuration("FedSAM", 0.3, 0.12)), "many": (base, wider)}
     tried = [plan.configuration_of(row) for row in rows if row["part"].startswith("choose")]
     assert [page.is_at_an_end(one, tried) for one in (wider, compared["few"][1], base)] == [True, False, False]
 
@@ -137,14 +137,14 @@ def no_shift(gap: str, method: str, error: float) -> float:
 def made_up(shift: Shift = no_shift, noise: float = 0.001, seed: int = 0) -> list[dict[str, Any]]:
     """Every run of the plan: flat methods are `shift` ahead of their bases, with independent noise.
 
-    Inside the grid a step size of 0.06, and a radius of 0.02, are best everywhere, by far.
+    Inside the grid a step size of 0.12, and a radius of 0.03, are best everywhere, by far.
     """
     rng, rows = np.random.default_rng(seed), []
     while part := next((one for one in PLAN.parts(rows) if not one.has_ended(rows)), None):
         for one, number in product(part.configurations, part.seeds):
             error, training = ERRORS[part.gap], ERRORS[part.gap] * {"few": 0.6, "many": 0.9}[part.gap]
             ahead = shift(part.gap, one.method, error) if one.method in PLAN.base_of else 0.0
-            lost = 0.01 * (one.lr != 0.06) + 0.01 * (one.rho not in (0.0, 0.02))
+            lost = 0.01 * (one.lr != 0.12) + 0.01 * (one.rho not in (0.0, 0.03))
             accuracy = 1 - error + ahead - lost + (0 if part.name.startswith("choose") else rng.normal(0, noise))
             measures = {name: rng.random() for name in collect.MEASURES}
             rows.append({
@@ -292,8 +292,8 @@ def test_a_diverged_run_counts_as_a_guess(planted: Any, tmp_path: Path) -> None:
     )
     chosen = [row | {"diverged": row["diverged"] or row["seed"] == 1000} for row in made_up()[:456]]
     assert PLAN.choice(chosen)[2].configurations == (), "all lost the same seed, so the same are the best"
-    [score] = {round(x, 6) for one, x in plan.scores_of(chosen, PLAN.choice(chosen)[:1]).items() if one.lr == 0.06
-               and one.rho in (0, 0.02)}  # fmt: skip
+    [score] = {round(x, 6) for one, x in plan.scores_of(chosen, PLAN.choice(chosen)[:1]).items() if one.lr == 0.12
+               and one.rho in (0, 0.03)}  # fmt: skip
     assert score == pytest.approx((0.1 + 2 * 0.82) / 3)
 
 
@@ -348,7 +348,7 @@ def test_controls_change_the_words(tmp_path: Path) -> None:
     """FedSAM's step size is not its base's, with which it does the opposite; the base catches up in time."""
 
     def of_two_step_sizes(row: dict[str, Any]) -> dict[str, Any]:
-        if row["part"] == "choose" and row["method"] == "FedSAM" and (row["lr"], row["rho"]) == (0.12, 0.02):
+        if row["part"] == "choose" and row["method"] == "FedSAM" and (row["lr"], row["rho"]) == (0.24, 0.03):
             return row | dict.fromkeys(("accuracy", "accuracy_of_final_model"), 0.99)
         return row
 
@@ -360,10 +360,10 @@ def test_controls_change_the_words(tmp_path: Path) -> None:
     for gap, seed in product(plan.GAPS, PLAN.seeds):
         for method in PLAN.methods:
             row = by_key["compare", gap, method, seed]
-            rows.append(row | {"lr": 0.12} if method == "FedSAM" else row)
+            rows.append(row | {"lr": 0.24} if method == "FedSAM" else row)
         ahead = {"few": 0.01, "many": 0.04}[gap] + 0.0001 * (seed % 3)
         same = by_key["compare", gap, "FedSAM", seed]
-        rows.append(same | {"part": "same-step-size", "lr": 0.06, "accuracy": 1 - ERRORS[gap] + ahead})
+        rows.append(same | {"part": "same-step-size", "lr": 0.12, "accuracy": 1 - ERRORS[gap] + ahead})
     for base, seed in product(PLAN.bases, PLAN.seeds):
         better = 0.03 if base == "FedAvg" else 0.0
         rows.append(by_key["twice", "few", base, seed] | {"accuracy": 1 - ERRORS["few"] + better})

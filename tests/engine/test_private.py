@@ -54,7 +54,10 @@ def mean_of(sim: ff.Simulation, cohort: list[int]) -> PrivateMean:
 def distance(sim: ff.Simulation, one: PrivateMean, other: PrivateMean) -> float:
     """How far two sums lie apart, all fields in the unit of parameters; written anew for the test."""
     total = 0.0
-    gradients, lr_sum = sim.method.mean.marked("gradient_scale"), float(one.lr_factors) * sim.client.lr_at(sim.t)
+    gradients, lr_sum = (
+        sim.method.mean.marked("gradient_scale"),
+        float(one.lr_factors) * sim.client.lr_at(sim.t, sim.rounds),
+    )
     for name, x, y in zip(sim.method.mean.__match_args__, one.sums(), other.sums(), strict=False):
         total += float(((x.value() - y.value()) * (lr_sum if name in gradients else 1.0)).square().sum())
     return total**0.5

@@ -21,6 +21,7 @@ class Known:
     dtype: torch.dtype = torch.float64
     samples: str = "known"
     coordinates: str = ""  # it is no part of a model with adapters
+    statistics: str = ""  # nor of one with running statistics
 
     @property
     def pooled(self) -> Known:
