@@ -63,6 +63,32 @@ def target_table(results: Results, targets: Sequence[Target] = TARGETS, measured
     return Table(titles, [_target_row(results, target) for target in shown])
 
 
+def target_table_of_days(days: Sequence[Results], targets: Sequence[Target] = TARGETS) -> Table:
+    """Return every target with what was measured on the first of several days that has all of its numbers.
+
+    A ratio never has its two sides from different days.
+    """
+    rows = []
+    for target in targets:
+        day = next((one for one in days if target.quantity.of(one.measured)), days[0])
+        known = target.quantity.of(day.measured) is not None
+        rows.append((*_target_row(day, target), day_of(day, target.work) if known else MISSING))
+    return Table((*target_table(days[0], []).titles, "day"), rows)
+
+
+def day_of(results: Results, work: str) -> str:
+    """Return the date on which a work was measured."""
+    return str(results.parts[work]["begin"]["at"])[:10] if work in results.parts else MISSING
+
+
+def joined_days(days: Sequence[Results]) -> Results:
+    """Return all measurements; of those with the same work and name, that of the first day that has it."""
+    found: dict[tuple[str, str], Measurement] = {}
+    for one in (one for day in days for one in day.every):
+        found.setdefault((one.part, one.name), one)
+    return Results(days[0].settings, days[0].parts, list(found.values()))
+
+
 def _target_row(results: Results, target: Target) -> tuple[str, ...]:
     quantity = target.quantity
     value = quantity.of(results.measured)

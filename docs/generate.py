@@ -15,7 +15,15 @@ from benchmarks import attacks, gpu_page, privacy, recipe_costs
 from benchmarks.executor_grid import grid_table
 from benchmarks.growth_figure import read_growth
 from benchmarks.results import Results
-from benchmarks.tables import Table, circumstances, peers_table, target_table, times_table, vectors_table
+from benchmarks.tables import (
+    Table,
+    circumstances,
+    joined_days,
+    peers_table,
+    target_table_of_days,
+    times_table,
+    vectors_table,
+)
 from docs import measured_tables as measured
 from docs import published
 from docs.gpu_lines import gpu_lines_table
@@ -184,16 +192,23 @@ def published_parts() -> dict[str, str]:
 
 def performance_parts() -> dict[str, str]:
     """Return the targets, and what was measured; targets of what was not have no figures."""
-    file, growth = DOCS / "performance.json", DOCS / "growth" / "growth.json"
-    results = Results.load(file) if file.exists() else Results({})
-    found = {"targets": target_table(results).markdown(), "growth": UNMEASURED}
+    growth = DOCS / "growth" / "growth.json"
+    days = [Results.load(file) for file in sorted(DOCS.glob("performance*.json"), reverse=True)] or [Results({})]
+    results = joined_days(days)
+    found = {"targets": target_table_of_days(days).markdown(), "growth": UNMEASURED}
     for what, table in {"times": times_table, "vectors": vectors_table, "peers": peers_table}.items():
         found[what] = table(results).markdown() if results.every else UNMEASURED
     if growth.exists():
         table = measured.growth_table(read_growth(growth))
         found["growth"] = f"![Cost of a round](growth/growth.svg)\n\n{table.markdown()}"
     found["executor grid"] = of_file("executor_grid.json", grid_table)
-    return found | {"circumstances": circumstances(results) if results.every else UNMEASURED}
+    told = [f"{_days(day)}: {circumstances(day)}" for day in days if day.every]
+    return found | {"circumstances": "\n\n".join(told) or UNMEASURED}
+
+
+def _days(results: Results) -> str:
+    """Return the dates on which the works were measured."""
+    return ", ".join(sorted({str(part["begin"]["at"])[:10] for part in results.parts.values()}))
 
 
 def gpu_results() -> str:

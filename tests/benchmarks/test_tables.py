@@ -7,7 +7,16 @@ from rich.console import Console
 
 from benchmarks.measurement import Measurement, Spread
 from benchmarks.results import Results, Settings, described
-from benchmarks.tables import circumstances, peers_table, seconds, target_table, times_table, vectors_table
+from benchmarks.tables import (
+    circumstances,
+    joined_days,
+    peers_table,
+    seconds,
+    target_table,
+    target_table_of_days,
+    times_table,
+    vectors_table,
+)  # fmt: skip
 from benchmarks.targets import Plain, Ratio, Target
 
 MOMENT = {"load": 0.5}
@@ -53,6 +62,24 @@ def test_a_row_has_median_range_number_and_aims() -> None:
     plain = Target(22, "store", Plain("store", "read", "ms", 1e-3), 50)
     [row] = target_table(RESULTS, [plain]).rows
     assert row == ("22", "store", "read", "20 [20, 20] ms", "1", "≤ 50 ms", "–", "target")
+
+
+def test_both_sides_of_a_ratio_are_of_one_day() -> None:
+    """Of two days the first that has both; a side that the first day lacks is not joined with the other day's."""
+    moment = MOMENT | {"at": "2026-11-26T12:00:00+00:00"}
+    earlier = replace(RESULTS, parts={"W": {"begin": moment | {"at": "2026-11-22T12:00:00+00:00"}, "end": MOMENT}})
+    ours = replace(
+        RESULTS, parts={"W": {"begin": moment, "end": MOMENT}}, every=[Measurement("W", "ours", [2.0], [2.0])]
+    )
+    [row, missing] = target_table_of_days([ours, earlier], [AT_MOST, MISSING]).rows
+    assert row[3:5] == ("0.455 [0.333, 0.5]", "3")
+    assert (row[-1], missing[-1]) == ("2026-11-22", "–")
+    both = replace(ours, every=[Measurement("W", "ours", [2.0], [2.0]), Measurement("W", "theirs", [4.0], [4.0])])
+    [row] = target_table_of_days([both, earlier], [AT_MOST]).rows
+    assert (row[3], row[-1]) == ("0.5 [0.5, 0.5]", "2026-11-26")
+    times = {(one.part, one.name): one for one in joined_days([both, earlier]).every}
+    assert times["W", "ours"].cpu == [2.0]
+    assert times["W", "workers"].wall == [0.5, 0.5, 0.5]
 
 
 def test_what_was_not_measured_may_be_left_out() -> None:
