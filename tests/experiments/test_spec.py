@@ -48,7 +48,7 @@ CHANGED = {
     "executor": "stacked", "eval_every": 2, "last": 2, "flatness": [], "probes": ["gradient-norm"], "probe_every": 3,
     "method": "fedsam", "seed": 1, "loss": "regression", "adapter": {"targets": ["1"]},
     "privacy": {"epsilon": 8, "delta": 1e-3, "clip": 1, "rate": 0.1},
-    "guard": {"bound": 1.0}, "attack": {"kind": "noise"},
+    "guard": {"bound": 1.0}, "attack": {"kind": "noise"}, "metrics": ["macro-f1"],
 }  # fmt: skip
 # unless no result depends on it: where data lie, how state is kept, who computes, and what is read off the curve.
 WITHOUT_EFFECT = {"data_dir": "/data", "workers": 2, "targets": [0.5], "checkpoint_every": 3, "store_megabytes": 1}
