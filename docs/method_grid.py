@@ -22,7 +22,7 @@ from fedflat.experiments.spec import RunSpec
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.flower.study import Study
 from fedflat.methods import all_methods
-from fedflat.rounds.local_training import experiment
+from fedflat.rounds.local_training import reason_of_experiment
 
 CLIENTS = 5
 RUN: dict[str, Any] = {  # three rounds of three of five uneven clients
@@ -143,7 +143,7 @@ def _cell(name: str, setting: Setting, reasons: dict[str, int]) -> str:
     if "in one process" in found:
         return f"no ({_number(found['in one process'], name, reasons)})"
     run = run_of(name, setting)
-    if why := experiment(run.method.object, run.client):
+    if why := reason_of_experiment(run.method.object, run.client):
         return f"experiment ({_number(why, name, reasons)})"
     numbers = [_number(f"not {way}: {reason}", name, reasons) for way, reason in found.items()]
     return f"partly ({', '.join(map(str, numbers))})" if numbers else "yes"

@@ -15,7 +15,7 @@ WeightDecayScope = Literal["outside", "inside"]
 ClipScope = Literal["full", "loss_only", "flsim"]
 
 
-class Momentum(Record):
+class Velocity(Record):
     """The state of SGD with momentum."""
 
     velocity: Vector
@@ -34,8 +34,8 @@ class Descent:
     """The local update along a direction d: clip d, add weight decay and momentum, and take the step.
 
     Without momentum, the next iterate is `w - lr * (clip(d) + weight_decay * w)`. The decay acts at the
-    unperturbed iterate and is neither clipped nor part of a perturbation. Momentum starts from zero
-    in every round.
+    unperturbed iterate and is neither clipped nor part of a perturbation. Momentum begins with the state that it is
+    given: zero, or what the client kept of its last round.
     """
 
     lr: Tensor | float
@@ -52,7 +52,7 @@ class Descent:
     @property
     def state(self) -> type[Record] | None:
         """The class of the optimiser's state; None without a state."""
-        return Momentum if self.momentum else None
+        return Velocity if self.momentum else None
 
     def start(self, w: Tensor) -> Any:
         """Return the state before the first step, zeros, for models like `w` (*clients, d); None without a state."""
@@ -76,7 +76,7 @@ class Descent:
             d = d + self.weight_decay * (parts.fresh if self.wd_scope == "inside" else 1.0) * w
         if state is not None:
             d = self.momentum * state.velocity + d
-            state = Momentum(d)
+            state = Velocity(d)
         if isinstance(lr, Tensor):
             return w - lr * d, state
         return torch.sub(w, d, alpha=lr), state  # one pass over memory instead of two

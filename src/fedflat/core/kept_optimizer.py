@@ -13,7 +13,7 @@ from .records import Record
 from .wrapper import EngineWrapper, WithFields
 
 
-class Kept(Record):
+class KeptState(Record):
     """What a client's record has beside the method's own fields."""
 
     optimizer: Annotated[Tensor, "optimizer_width"]  # all fields of the optimiser's state, one after the other
@@ -25,7 +25,7 @@ class KeptOptimizer(EngineWrapper):
     A configuration cannot name this class; `of` constructs it.
     """
 
-    client: ClassVar[Any] = WithFields(Kept)
+    client: ClassVar[Any] = WithFields(KeptState)
 
     kind: ClassVar[type[Record]]  # of the state
     widths: ClassVar[list[int]]  # of the state's fields
@@ -64,13 +64,13 @@ class KeptOptimizer(EngineWrapper):
         return self._outer("client", client, optimizer=torch.cat(list(state.tensors().values()), dim=-1))
 
 
-def begun(method: Method, client: Any, descent: Descent, w: Tensor) -> tuple[Any, Any]:
+def take_state(method: Method, client: Any, descent: Descent, w: Tensor) -> tuple[Any, Any]:
     """Return the optimiser's state and the record of `client` without it, before the first local step at `w`."""
     if isinstance(method, KeptOptimizer):
         return method.state_in(client), method._inner("client", client)
     return descent.start(w), client
 
 
-def ended(method: Method, client: Any, state: Any) -> Any:
+def keep_state(method: Method, client: Any, state: Any) -> Any:
     """Return the client's record, in which the optimiser's `state` after the last local step is kept if it should."""
     return method.with_state(client, state) if isinstance(method, KeptOptimizer) else client

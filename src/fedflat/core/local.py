@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .descent import Descent, DirectionParts
-from .kept_optimizer import begun, ended
+from .kept_optimizer import keep_state, take_state
 from .method import Context, Method
 from .oracle import ObservedOracle, Oracle
 from .user_code import check_pair
@@ -126,7 +126,7 @@ def local_round(
     w, mine = method.start(down, client), down
     loss = w.new_zeros(w.shape[:-1], dtype=torch.float64)
     factors = w.new_zeros(*w.shape[:-1], 1) if has_schedule(method) else None
-    optimizer, client = begun(method, client, descent, w)
+    optimizer, client = take_state(method, client, descent, w)
     state = LocalState(w, client, optimizer, loss=loss, lr_factors=factors)
     here = ctx
     done: list[LocalState] = []
@@ -143,7 +143,7 @@ def local_round(
     ctx = replace(ctx, steps=taken, lr_sum=factors * descent.lr)
     found = method.finish(state.w, state.client, down, ctx)
     up, kept = check_pair(method, "finish", found, (method.up, method.client))
-    kept = ended(method, kept, state.optimizer)
+    kept = keep_state(method, kept, state.optimizer)
     gradients = sum(part.clients * part.gradients for part in parts)
     # In single precision: executors whose models agree to the last bit then report the same loss.
     return LocalResult(up, kept, state.w, taken, factors, gradients, (state.loss / taken[..., 0]).float())

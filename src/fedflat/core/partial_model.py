@@ -67,14 +67,14 @@ class Division:
         return chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=-1)
 
 
-class Beside(Record):
+class AveragedStatistics(Record):
     """What messages and the server's record have beside the method's own fields."""
 
     # The running statistics that are averaged, (*clients, averaged).
     statistics: Annotated[Tensor, "averaged_width"] = running_statistics()
 
 
-class Staying(Record):
+class ClientParts(Record):
     """What a client's record has beside the method's own fields."""
 
     statistics: Annotated[Tensor, "averaged_width"] = per_round()  # those that are averaged, in training
@@ -91,11 +91,11 @@ class PartialModel(EngineWrapper):
 
     parts: ClassVar[ModelDivision]  # set by `of`
 
-    server: ClassVar[Any] = WithFields(Beside)
-    client: ClassVar[Any] = WithFields(Staying)
-    down: ClassVar[Any] = WithFields(Beside)
-    up: ClassVar[Any] = WithFields(Beside)
-    mean: ClassVar[Any] = WithFields(Beside)
+    server: ClassVar[Any] = WithFields(AveragedStatistics)
+    client: ClassVar[Any] = WithFields(ClientParts)
+    down: ClassVar[Any] = WithFields(AveragedStatistics)
+    up: ClassVar[Any] = WithFields(AveragedStatistics)
+    mean: ClassVar[Any] = WithFields(AveragedStatistics)
 
     @classmethod
     def of(cls, base: Method, parts: ModelDivision) -> Self:

@@ -113,7 +113,7 @@ class BestModel(Callback):
         be written.
         """
         check_metric(sim, self.metric, "BestModel")
-        if sim.method.training != "local" and not sim.has_whole_model:
+        if sim.keeps_parts:
             raise InputError("BestModel: a part of the model stays with the clients; save checkpoints instead")
         value = goodness([round.metrics], self.metric)
         if not value or value[0] <= max(goodness(sim.history[:-1], self.metric), default=-inf):

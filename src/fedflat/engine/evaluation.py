@@ -31,6 +31,7 @@ from ..metrics.accuracy import (
 from ..metrics.classification import Collector
 from .ranks import Ranks
 
+WITHOUT_VALIDATION = "data.validation: no client that takes part holds two different samples"
 EVALUATED = ("test_", "validation_", "held_out_", "personal_")  # beginnings of the names of a round's scores
 
 
@@ -113,7 +114,7 @@ class OwnModels:
         parts = holdings.parts()
         with_samples = [i for i in self.clients if len(parts[i])]
         if not with_samples:
-            raise InputError("data.validation: no client that takes part holds two different samples")
+            raise InputError(WITHOUT_VALIDATION)
         return [score_samples(self.objective, self.w(i), self.data, parts[i]) for i in with_samples]
 
 
@@ -156,7 +157,9 @@ class PersonalModels:
     def _scores(self, holdings: Holdings) -> NDArray[np.float64]:
         """Return the score of each client's own model on its samples in `holdings`, for clients with some."""
         objective, data, parts = self.server.objective, self.server.data, holdings.parts()
-        those = np.array([i for i in self.clients if len(parts[i])])
+        those = np.array([i for i in self.clients if len(parts[i])], dtype=np.int64)
+        if not len(those):
+            raise InputError(WITHOUT_VALIDATION)
         found = torch.zeros(len(those), dtype=torch.float64)
         for place in np.flatnonzero(self.ranks.owned(those)):
             client = those[place]

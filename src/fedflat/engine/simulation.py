@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..adapters import LoRA, base_parameters, by_turns
+from ..adapters import LoRA, base_parameters
 from ..core.errors import InputError, NonFiniteError
 from ..core.hyper import plain_numbers, takes_numbers
 from ..core.method import Context, Method
@@ -41,8 +41,8 @@ from ..rounds.cost import MethodCost, method_cost
 from ..rounds.device import one_thread, usable_device
 from ..rounds.executor import Executor, stacked
 from ..rounds.guard import Guard
-from ..rounds.local_training import Client, with_kept_state
-from ..rounds.model_parts import as_patterns, check_parts, with_parts
+from ..rounds.local_training import Client
+from ..rounds.model_parts import as_patterns, check_parts, method_of_run
 from ..rounds.participation import Explicit, pooled
 from ..rounds.participation import participation as as_rule
 from ..rounds.private_rounds import PrivateRounds
@@ -199,10 +199,8 @@ class Simulation:
     def _make_server(self, store_budget: int, store_folder: str | Path | None) -> None:
         """Make the server with the initial model, the executor's batches and the store of clients' records."""
         w = self._problem.initial_parameters()
-        method = by_turns(self.method, self.adapter, self.objective.space, w.device)
-        method = with_parts(method, self.objective, self.buffers, self.keep)
+        method = method_of_run(self.method, self.objective, self.client, self.adapter, self.buffers, self.keep)
         check_parts(method, self.guard, self._private is not None)
-        method = with_kept_state(method, self.client, len(w))
         rule, self._trained_on = self.participation, self.data
         if method.training == "centralised":
             self._trained_on, rule = pooled(self.data, self.client, rule)
@@ -286,7 +284,7 @@ class Simulation:
 
         Raises InputError if a part of the model stays with the clients.
         """
-        if self.method.training != "local" and not self.has_whole_model:
+        if self.keeps_parts:
             raise InputError("predict: a part of the model stays with the clients; use client_model(i)")
         return predict(self.model, SampleKind.of(self.data), x, classes)
 
@@ -301,10 +299,15 @@ class Simulation:
         return self.cohort(0) if self._private is None else np.arange(max(1, round(self._private.expected)))
 
     @property
+    def keeps_parts(self) -> bool:
+        """Whether a part of the model stays with each client, as `keep` and `buffers` say, and the rest is sent."""
+        part = partial_model(self._server.method)
+        return self.method.training == "federated" and part is not None and part.kept_width + part.own_width > 0
+
+    @property
     def has_whole_model(self) -> bool:
         """Whether the server has all parts of the model; it has not if clients train alone or keep some parts."""
-        part = partial_model(self._server.method)
-        return self.method.training != "local" and (part is None or not (part.kept_width or part.own_width))
+        return self.method.training != "local" and not self.keeps_parts
 
     def own_model(self, client: int) -> Tensor:
         """Return a client's own model (d,), if clients train alone or keep a part of the model.

@@ -40,8 +40,8 @@ from ..models import build, parameter_count
 from ..rounds.aggregation import RunningMean
 from ..rounds.cost import MethodCost, compared_messages, full_passes_per_round, gradients_per_step, method_cost
 from ..rounds.device import device_name, usable_device
-from ..rounds.local_training import Client, with_kept_state
-from ..rounds.model_parts import with_parts
+from ..rounds.local_training import Client
+from ..rounds.model_parts import method_of_run
 from ..rounds.randomness import Purpose, generator
 from .spec import RunSpec, participation_of
 
@@ -144,7 +144,7 @@ def run_budget(spec: RunSpec) -> RunBudget:
     if spec.model.keep or spec.model.buffers or client.optimizer_state == "kept":
         objective = Objective(spec.module(), buffers=spec.model.buffers)
         d = objective.space.d
-        method = with_kept_state(with_parts(method, objective, spec.model.buffers, spec.model.keep), client, d)
+        method = method_of_run(method, objective, client, None, spec.model.buffers, spec.model.keep)
         evaluated += -(-spec.rounds // spec.eval_every) * train if spec.model.keep else 0  # of clients' own models
     elif _is_made_for_real(spec):
         d = Space(spec.module()).d  # without parameters that an adapter freezes

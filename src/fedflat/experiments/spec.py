@@ -42,6 +42,7 @@ from ..engine.problem import check_weights, check_workers
 from ..engine.ranks import ALONE, Ranks
 from ..files import parse_toml, read_toml
 from ..methods import METHODS, all_methods, find
+from ..metrics.classification import METRICS
 from ..metrics.flatness import LIGHT, check_measures
 from ..metrics.flatness.measures import MEASURES, all_measures
 from ..metrics.protocols import Protocol
@@ -60,6 +61,7 @@ from .config_errors import check_bounds, short_repr, validated
 from .schema import NamedObject, ObjectByName, ObjectOf, Section, errors_at, table_of
 from .settings_tables import SettingsGrid, checked_grid, merged, nested, variants
 
+METRIC_NAMES = tuple(METRICS)
 MAX_FILE_BYTES = 2**24  # of a configuration; listed cohorts of a million clients take 12 million bytes
 ALL_CLIENTS = 1.0  # default participation of a `Simulation`; with privacy, `privacy.rate` decides who takes part
 MAX_ROUNDS = 999_999  # names of checkpoints have six digits
@@ -232,7 +234,7 @@ class Experiment(Section):
         le=MAX_STORE_MEGABYTES,
         description="memory for the records of clients; larger records are kept in a file",
     )
-    metrics: list[Literal["recall", "macro-f1", "balanced-accuracy", "auc", "calibration-error"]] = Field(
+    metrics: list[Literal[METRIC_NAMES]] = Field(  # type: ignore[valid-type]  # the names of a table
         default=[], description="further metrics of the test samples in every evaluation; recall is that of each class"
     )
     flatness: list[Annotated[NamedObject, MEASURE]] = Field(

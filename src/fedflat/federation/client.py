@@ -59,7 +59,7 @@ class FederatedClient:
         method.check_rounds(plan.rounds)
         self._method, self._digest = method.fitted(data.shape), digest
         self._objective, module = objective, objective.module
-        task_of(CROSS_ENTROPY.loss, data.task)
+        task_of(CROSS_ENTROPY.loss, data.task)  # raises InputError for labels that are no classes
         like = sent_part(self._method, objective.space.flatten(module))
         self._data = data.to(self._objective.device, like.dtype)
         check_tokens(module, self._data.x)

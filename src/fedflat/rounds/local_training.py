@@ -132,7 +132,7 @@ class Client:
         return AdamW(lr, **settings, beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon)
 
 
-def experiment(method: Method, client: Client) -> str | None:
+def reason_of_experiment(method: Method, client: Client) -> str | None:
     """Return why local training by `client` is not what the derivation of `method` assumes; None if it may be.
 
     A derivation that computes with step sizes assumes steps of SGD; a method with a schedule of its own assumes no

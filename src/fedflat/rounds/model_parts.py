@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 
 from torch import nn
 
+from ..adapters import LoRA, by_turns
 from ..core.errors import InputError
 from ..core.method import Method
 from ..core.objective import Objective
@@ -16,6 +17,7 @@ from ..core.registry import suggestion
 from ..core.running_statistics import Buffers
 from ..core.wrapper import Alternation, label_of
 from .guard import Guard
+from .local_training import Client, with_kept_state
 
 
 def as_patterns(keep: Sequence[str]) -> tuple[str, ...]:
@@ -23,6 +25,24 @@ def as_patterns(keep: Sequence[str]) -> tuple[str, ...]:
     if isinstance(keep, str) or not all(isinstance(one, str) and one for one in keep):
         raise InputError(f"keep must be a list of patterns of names such as ['head.*'], got {keep!r}")
     return tuple(keep)
+
+
+def method_of_run(
+    method: Method,
+    objective: Objective,
+    client: Client,
+    adapter: LoRA | None = None,
+    buffers: Buffers | None = None,
+    keep: Sequence[str] = (),
+) -> Method:
+    """Return `method` in the wrappers that the settings of a run need: in turns, in parts, with a kept optimiser.
+
+    Raises InputError, naming the setting, for one that does not go with the method or the model.
+    """
+    w = objective.space.flatten(objective.module)
+    method = by_turns(method, adapter, objective.space, w.device)
+    method = with_parts(method, objective, buffers, keep)
+    return with_kept_state(method, client, len(w))
 
 
 def with_parts(method: Method, objective: Objective, buffers: Buffers | None, keep: Sequence[str]) -> Method:

@@ -4,17 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import cos, pi
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from ..core.errors import InputError
 
-if TYPE_CHECKING:
-    from .local_training import Client
-
 Schedule = Literal["constant", "exponential", "cosine", "step", "linear"]
 
+
+class ScheduleSettings(Protocol):
+    """The settings of local training that a schedule uses; see `local_training.Client`."""
+
+    @property
+    def lr(self) -> float:
+        """The step size."""
+
+    @property
+    def lr_decay(self) -> float:
+        """The factor on the step size."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """The name of the schedule."""
+
+    @property
+    def step_rounds(self) -> int | None:
+        """The rounds between two factors."""
+
+    @property
+    def lr_end(self) -> float:
+        """The step size after the planned rounds."""
+
+    @property
+    def warmup(self) -> int:
+        """The rounds of the warm-up."""
+
+
 # The step size after the warm-up: (settings, round, planned rounds), both counted from the end of the warm-up.
-FORMULAS: dict[str, Callable[[Client, int, int], float]] = {
+FORMULAS: dict[str, Callable[[ScheduleSettings, int, int], float]] = {
     "constant": lambda client, t, rounds: client.lr,
     "exponential": lambda client, t, rounds: client.lr * client.lr_decay**t,
     "step": lambda client, t, rounds: client.lr * client.lr_decay ** (t // (client.step_rounds or 1)),
@@ -26,7 +52,7 @@ PLANNED = ("cosine", "linear")  # schedules that depend on the number of planned
 USED = {"lr_decay": ("exponential", "step"), "step_rounds": ("step",), "lr_end": PLANNED}
 
 
-def step_size(client: Client, t: int, rounds: int) -> float:
+def step_size(client: ScheduleSettings, t: int, rounds: int) -> float:
     """Return the step size of round `t` of a run of `rounds` planned rounds, by the schedule of `client`.
 
     In the w rounds of a warm-up it is lr (t + 1) / (w + 1); then the schedule begins with its round 0. A schedule that
@@ -39,7 +65,7 @@ def step_size(client: Client, t: int, rounds: int) -> float:
     return FORMULAS[client.schedule](client, t - client.warmup, rounds - client.warmup)
 
 
-def check_schedule(client: Client) -> None:
+def check_schedule(client: ScheduleSettings) -> None:
     """Raise InputError, naming the field, for a field that the schedule does not use, or one that it lacks."""
     defaults = {"lr_decay": 1.0, "step_rounds": None, "lr_end": 0.0}
     for name, schedules in USED.items():
@@ -54,7 +80,7 @@ def check_schedule(client: Client) -> None:
         raise InputError(f"client.lr_end = {client.lr_end} is more than client.lr = {client.lr}")
 
 
-def check_warmup(client: Client, rounds: int) -> None:
+def check_warmup(client: ScheduleSettings, rounds: int) -> None:
     """Raise InputError if the warm-up takes all `rounds` planned rounds."""
     if client.warmup and client.warmup >= rounds:
         raise InputError(f"client.warmup = {client.warmup} rounds are not fewer than rounds = {rounds}")

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from ...adapters import by_turns
 from ...core.errors import InputError
 from ...core.method import Method
 from ...core.object_references import allow_code
@@ -24,8 +23,7 @@ from ...data.preparation import AUGMENTATIONS
 from ...data.sources import is_folder
 from ...experiments.spec import RunSpec, federated_data, participation_of
 from ...rounds.device import usable_device
-from ...rounds.local_training import with_kept_state
-from ...rounds.model_parts import check_parts, with_parts
+from ...rounds.model_parts import check_parts, method_of_run
 from ...rounds.run_plan import RunPlan
 from ...rounds.segments import versions
 from ..terms import RoundTerms
@@ -133,10 +131,10 @@ class Study:
     def method(self, objective: Objective) -> Method:
         """Return the method for a model; with its wrappers for adapters in turns and for parts that stay."""
         spec, adapter = self.spec, None if self.spec.adapter is None else self.spec.adapter.object
-        method = by_turns(spec.method.object, adapter, objective.space, objective.device)
-        method = with_parts(method, objective, spec.model.buffers, spec.model.keep)
+        parts = spec.model.buffers, spec.model.keep
+        method = method_of_run(spec.method.object, objective, spec.client, adapter, *parts)
         check_parts(method, spec.guard, is_private=False)
-        return with_kept_state(method, spec.client, objective.space.d)
+        return method
 
     def objective(self) -> Objective:
         """Return the loss of the initial model, see `module`."""
