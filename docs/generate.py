@@ -64,6 +64,9 @@ def parts() -> dict[str, Mapping[str, str]]:
         "docs/performance.md": performance_parts(),
         "docs/ranks.md": ranks_parts(),
         "docs/howto/devices.md": {"gpu results": gpu_results(), "gpu lines": gpu_lines_table().markdown()},
+        "docs/howto/model_parts.md": {
+            "normalisation": of_file("normalisation.json", measured.normalisation_table),
+        },
         "docs/deploy.md": deploy_parts(),
         "docs/durability.md": {"promises": promises_table(), "trials": of_file("trials.json", measured.trials_table)},
         "docs/guards.md": guards_parts(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -279,3 +279,19 @@ def _caught_by(outcome: Content | None) -> str:
         return "?"
     test = outcome["caught_by"]
     return f"`{test.rpartition('/')[2]}`" if test else f"- ({outcome['tried']})"
+
+
+# docs/howto/model_parts.md
+
+
+def normalisation_table(content: Mapping[str, Any]) -> Table:
+    """Return the accuracies of a network with each normalisation, by method, from the rows of a comparison."""
+    methods = list(dict.fromkeys(row["method"].partition("(")[0] for row in content["rows"]))
+    titles = ["normalisation"]
+    for method in methods:
+        titles += [f"{method}, test accuracy %", "own models %"]
+    cells: dict[str, list[str]] = {}
+    for row in content["rows"]:
+        found = (row["test_accuracy"], row["personal_accuracy_mean"])
+        cells.setdefault(row["normalisation"], []).extend("" if x is None else f"{100 * x:.1f}" for x in found)
+    return Table(tuple(titles), [(name, *found) for name, found in cells.items()])

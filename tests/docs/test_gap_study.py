@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -63,6 +64,18 @@ def test_the_numbers_are_those_of_the_text() -> None:
     assert PLAN.seeds == tuple(range(28))
     assert {costs(find(flat))[-1] for flat in PLAN.base_of if flat not in analysis.ONE_GRADIENT} == {2}
     assert {costs(find(flat))[-1] for flat in analysis.ONE_GRADIENT} == {1}
+
+
+def test_the_pilot_of_the_text_is_the_file() -> None:
+    rows, text = json.loads((FOLDER / "pilot.json").read_text()), (FOLDER / "README.md").read_text()
+    cells = {(row["gap"], row["method"], row["rho"], row["lr"]): row for row in rows}
+    for (gap, method, rho, lr), few in cells.items():
+        if gap == "few":
+            shown = [f"{100 * one['accuracy']:.1f} ({100 * one['train_accuracy']:.1f})"
+                     for one in (few, cells["many", method, rho, lr])]  # fmt: skip
+            radius = f", rho {rho:g}" if rho else ""
+            assert f"| {method}, lr {lr:g}{radius} | {shown[0]} | {shown[1]} |" in text
+    assert {(one.method, one.rho) for one in PLAN.grid} >= {key[1:3] for key in cells}
 
 
 def test_every_study_of_the_plan_can_be_built(run: ModuleType, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.methods import FedAvg, FedGMT, FedSAM, MimeLite, find
-from support.federation import federation, simulation, tanh_network
+from support.federation import federation, simulation, tanh_network, whole_and_resumed
 
 SIZES = (12, 8, 16)
 ADAMW = {"optimizer": "adamw", "lr": 0.02, "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-6}
@@ -103,15 +103,7 @@ def test_a_kept_state_is_resumed_to_the_same_bits(covering_method: Method, name:
         "keep": ["2.bias"],
     }
     client = {"lr_decay": 1.0, "batch_size": 4} | OPTIMISERS[name]
-    whole, first, resumed = (simulation(covering_method, client=client, **settings) for _ in range(3))
-    for _ in whole:
-        pass
-    for _ in range(3):
-        first.round()
-    first.save(tmp_path / "state.safetensors")
-    resumed.load(tmp_path / "state.safetensors")
-    for _ in resumed:
-        pass
+    whole, resumed = whole_and_resumed(lambda: simulation(covering_method, client=client, **settings), 3, tmp_path)
     assert torch.equal(resumed.w, whole.w)
     other = simulation(covering_method, client=client | {"optimizer_state": "zero"}, **settings)
     for _ in other:

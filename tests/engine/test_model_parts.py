@@ -19,7 +19,7 @@ from fedflat.core.errors import InputError
 from fedflat.core.objective import Batch, Objective
 from fedflat.core.partial_model import Division
 from fedflat.methods import FedAvg, FedGMT, FedProx, FedSAM, MimeLite, find
-from support.federation import federation
+from support.federation import federation, whole_and_resumed
 
 SIZES = (12, 8, 16)
 ROUNDS = 5
@@ -198,22 +198,30 @@ def test_clipping_without_the_proximal_term_is_that_of_what_is_sent() -> None:
 def test_a_run_resumes_to_the_same_bits(
     settings: Mapping[str, object], covering_method: ff.Method, tmp_path: Path
 ) -> None:
-    whole, first, resumed = (
-        simulation(covering_method, **settings, participation=2, weights="uniform") for _ in range(3)
+    whole, resumed = whole_and_resumed(
+        lambda: simulation(covering_method, **settings, participation=2, weights="uniform"), 2, tmp_path
     )
-    for _ in whole:
-        pass
-    for _ in range(2):
-        first.round()
-    first.save(tmp_path / "state.safetensors")
-    resumed.load(tmp_path / "state.safetensors")
-    for _ in resumed:
-        pass
     assert torch.equal(resumed.w, whole.w)
     for name, x in numbers(whole.model).items():
         assert torch.equal(numbers(resumed.model)[name], x)
     if not whole.has_whole_model:
         assert resumed.history[-1]["personal_accuracy"] == whole.history[-1]["personal_accuracy"]
+
+
+def test_scores_of_a_last_round_are_taken_back_when_more_rounds_follow(tmp_path: Path) -> None:
+    """Rounds 2 and 4 are evaluated, and round 3 only if it is the last."""
+    settings = {"buffers": "local", "eval_every": 2, "participation": ff.HeldOut(1.0, 0.34)}
+    short, longer, whole = (simulation(FedAvg(), rounds=rounds, **settings) for rounds in (3, 4, 4))
+    for _ in short:
+        pass
+    assert {"personal_accuracy", "held_out_accuracy", "test_accuracy"} <= set(short.history[-1])
+    short.save(tmp_path / "state.safetensors")
+    longer.load(tmp_path / "state.safetensors")
+    for sim in (longer, whole):
+        for _ in sim:
+            pass
+    assert [set(row) for row in longer.history] == [set(row) for row in whole.history]
+    assert "personal_accuracy" not in longer.history[2]
 
 
 def test_workers_train_to_the_same_bits() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch import nn
@@ -36,3 +39,18 @@ def final_w(method: Method, **changes) -> torch.Tensor:
     for _ in sim:
         pass
     return sim.w
+
+
+def whole_and_resumed(
+    make: Callable[[], ff.Simulation], rounds: int, folder: Path
+) -> tuple[ff.Simulation, ff.Simulation]:
+    """Two simulations at their end, of which the second begins with the checkpoint of another after some rounds."""
+    whole, first, resumed = (make() for _ in range(3))
+    for _ in range(rounds):
+        first.round()
+    first.save(folder / "state.safetensors")
+    resumed.load(folder / "state.safetensors")
+    for sim in (whole, resumed):
+        for _ in sim:
+            pass
+    return whole, resumed
