@@ -15,13 +15,16 @@ TRY = "flower run --rounds 1"
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--client north=north", "--shape, --classes and --client NAME=FOLDER are needed together"),
-        ("--shape 1x8x8 --classes 10", "--shape, --classes and --client NAME=FOLDER are needed together"),
+        ("--client north=north", "set data.name to the format of their files, or give --shape and --classes"),
+        ("--shape 1x8x8 --classes 10", "--client NAME=PLACE is needed for each client"),
         ("--shape 1x8x8 --client north=north", "shape and classes go together"),
-        ("--shape 1x8x8 --classes 10 --client north", "write NAME=FOLDER"),
+        ("--shape 1x8x8 --classes 10 --client north", "write NAME=PLACE"),
         ("--shape 1x8x8 --classes 10 --client a=north --client a=north", "a different NAME each time"),
         ("--shape 1x8x8 --classes 10 --client north=nothing", "nothing has no x.npy"),
-        ("--data.name npz --data.clients 2 --data_dir north", "to `fedflat flower run` --client NAME=FOLDER for each"),
+        ("--data.name csv --client north=north", "data.numeric_columns is needed for sites with tables of their own"),
+        ("--data.name csv --client north=nothing", "nothing does not exist"),
+        ("--data.name csv --data.clients 2 --data_dir north", "--client NAME=PLACE is needed for each client"),
+        ("--data.name npz --data.clients 2 --data_dir north", "a site has x.npy and y.npy: give --shape and --classes"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_one_line(fedflat, flags: str, words: str) -> None:

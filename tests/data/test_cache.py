@@ -232,8 +232,9 @@ class Stop(BaseException):
 def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, cache: Path, error: type[BaseException]) -> None:
     def build(writer: Writer) -> None:
         writer.add("train-y", np.arange(3))
-        writer.create("train-x", (3, 2), np.uint8)[:] = 1
-        raise error
+        with writer.rows("train-x", (2,), np.uint8) as rows:
+            rows.add(np.ones((3, 2)))
+            raise error
 
     with pytest.raises(error):
         entry("set", NOTHING, build)
@@ -452,25 +453,32 @@ def test_a_cache_that_must_not_be_written(tmp_path: Path, cache: Path) -> None:
         load(mnist(tmp_path))
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system cannot reserve room on disk")
-def test_a_full_disk_is_noticed_before_pictures_are_written(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Writing to a mapped file on a full disk would end the process without a word."""
-
-    def full(*arguments: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with refused(str(cache), "cannot be written: No space left on device; set FEDFLAT_CACHE"):
-        load(mnist(tmp_path))
+def test_a_full_disk_ends_in_one_line_and_leaves_nothing(tmp_path: Path, cache: Path) -> None:
+    """A limit on the size of files stands for the end of a disk."""
+    resource = pytest.importorskip("resource")
+    mnist(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with refused(str(cache), "cannot be written: File too large; set FEDFLAT_CACHE"):
+            load(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert entries(cache) == left_over(cache) == []
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system cannot reserve room on disk")
-def test_the_room_of_an_array_is_taken_when_it_is_made(tmp_path: Path) -> None:
-    Writer(tmp_path).create("x", (1000, 1000), np.uint8)
-    assert (tmp_path / "x.npy").stat().st_blocks * 512 >= 1_000_000
+@pytest.mark.parametrize("shape", [(), (3,), (1, 28, 28)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32])
+def test_rows_that_are_written_one_after_another_are_one_array(
+    tmp_path: Path, shape: tuple[int, ...], dtype: type[Any]
+) -> None:
+    whole = np.random.default_rng(0).integers(0, 200, (1234, *shape)).astype(dtype)
+    with Writer(tmp_path).rows("x", shape, dtype) as rows:
+        for piece in np.array_split(whole, [1, 1, 1000]):
+            rows.add(piece)
+    found = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert found.dtype == dtype
+    assert np.array_equal(found, whole)
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -210,7 +210,9 @@ def test_a_description_is_that_of_the_files(tmp_path: Path) -> None:
     found = described("npz", str(write_npz(tmp_path, domain=SITES)))
     assert (found.classes, found.sample_shape(), dict(found.sizes)) == (5, (2, 3), {"train": N, "test": M})
     assert found.domains == ("east", "north", "south")
-    assert [name for name in source_names() if is_folder(name)] == ["npz", "parquet"]
+    assert [name for name in source_names() if is_folder(name)] == [
+        "csv", "folder", "jsonl", "leaf", "npz", "parquet",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

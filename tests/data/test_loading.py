@@ -332,7 +332,7 @@ def test_another_set_is_not_taken_for_the_one_that_is_missing(tmp_path: Path) ->
 
 
 def test_unknown_options() -> None:
-    with refused("data.augmentation is unknown; known options are augment, partial, train_samples"):
+    with refused("data.augmentation is unknown; known options are label_columns", "did you mean augment?"):
         ff.data.load("digits", clients=2, augmentation="crop-flip")
 
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from ..core.object_references import check_allowed
 from ..data import prepare
 from ..data.dataset import LoadedDataset
+from ..data.schema import Schema
 from ..engine.problem import BF16
 from ..engine.ranks import Ranks
 from ..experiments import runner, studies
@@ -42,13 +43,15 @@ def prepare_set(
         return prepare(name, data_dir, hub, revision, progress, **options)
 
 
-def prepare_data(console: Console, spec: Experiment) -> None:
-    """Convert the data set of an experiment before its first round."""
+def prepare_data(console: Console, spec: Experiment) -> LoadedDataset:
+    """Convert the data set of an experiment before its first round; print what was left out of it."""
     data = spec.data
-    prepare_set(
+    loaded = prepare_set(
         console, data.name, spec.data_dir, partial=data.partial, image_size=data.image_size,
-        text_length=data.text_length, tokenizer=spec.tokenizer,
+        text_length=data.text_length, tokenizer=spec.tokenizer, **Schema.of(data).stated,
     )  # fmt: skip
+    console.say(*loaded.notes)
+    return loaded
 
 
 def warn_of_doubtful_settings(console: Console, spec: Experiment) -> None:

@@ -71,6 +71,7 @@ def export_study(
     fedflat flower export run.toml app --method.name scaffold --shape 1x8x8 --classes 10 --clients 5
     """
     check_flags([str(study), *context.args])
+    from ..data.sources import is_folder
     from ..experiments.spec import RunSpec
     from .flags import resolve
 
@@ -79,7 +80,8 @@ def export_study(
         from ..federation.flower.settings import RunSettings
     context.with_resource(allow_code())  # the user's own command line and file may name code
     spec = resolve(RunSpec, [str(study), *context.args])
-    known = len(settings["members"].split()) or (spec.data.clients if settings["shape"] is None else None)
+    has_own = settings["shape"] is not None or is_folder(spec.data.name)
+    known = len(settings["members"].split()) or (None if has_own else spec.data.clients)
     number = known if clients is None else clients
     if number is None:
         raise InputError("--clients is missing: the number of clients that the federation starts with")
@@ -101,7 +103,11 @@ def run_here(
     ] = False,
     own: Annotated[
         list[str] | None,
-        typer.Option("--client", help="NAME=FOLDER with a client's own x.npy and y.npy; needs --shape; may repeat."),
+        typer.Option(
+            "--client",
+            help="NAME=PLACE of a client's own files, in the format of data.name, or of x.npy and y.npy, which need "
+            "--shape; may repeat.",
+        ),
     ] = None,
     *,
     settings: dict[str, Any],
@@ -114,17 +120,27 @@ def run_here(
     fedflat flower run --data.name digits --data.clients 3 --method.name fedsmoo --rounds 3 --out runs/tried
 
     fedflat flower run study.toml --shape 3x32x32 --classes 10 --client north=data/north --client south=data/south
+
+    fedflat flower run schema.toml --client north=sites/north.csv --client south=sites/south.csv
     """
     check_flags(context.args)
+    from ..data.sources import is_folder
     from ..experiments.spec import RunSpec
     from .execution import prepare_data
     from .flags import resolve
 
     context.with_resource(allow_code())  # the user's own command line and file may name code
     spec, console = resolve(RunSpec, context.args), Console()
-    folders = _folders(own or [])
-    if bool(folders) != (settings["shape"] is not None):
-        raise InputError("--shape, --classes and --client NAME=FOLDER are needed together, for clients' own samples")
+    own_files = is_folder(spec.data.name) and spec.data.name != "npz"
+    folders = _places(own or [], own_files)
+    own_samples = settings["shape"] is not None or own_files
+    if bool(folders) != own_samples:
+        if folders:
+            raise InputError("--client goes with samples of clients' own: set data.name to the format of their files, "
+                             "or give --shape and --classes for x.npy and y.npy")  # fmt: skip
+        raise InputError("--client NAME=PLACE is needed for each client, because they have samples of their own")
+    if settings["test"]:
+        settings["test"] = str(Path(settings["test"]).absolute())  # the server has another working folder
     clients = len(folders) or spec.data.clients
     if clients > MOST_NODES:
         asked = "--client" if folders else "data.clients"
@@ -309,14 +325,19 @@ def write_unit_files(
     Console().say(*map(str, write_units(folder)))
 
 
-def _folders(texts: list[str]) -> dict[str, Path]:
-    """Parse `--client NAME=FOLDER`. Raises InputError for a folder that is missing, or a name that is given twice."""
+def _places(texts: list[str], own_files: bool) -> dict[str, Path]:
+    """Parse `--client NAME=PLACE`. Raises InputError for a place that is missing, or a name that is given twice.
+
+    own_files: whether places have files in the format of `data.name`; else they are folders with x.npy and y.npy.
+    """
     folders: dict[str, Path] = {}
     for text in texts:
         name, equals, folder = text.partition("=")
         if not (name and equals and folder) or name in folders:
-            raise InputError(f"--client {shortened(text)}: write NAME=FOLDER, with a different NAME each time")
-        if not (Path(folder) / "x.npy").is_file():
+            raise InputError(f"--client {shortened(text)}: write NAME=PLACE, with a different NAME each time")
+        if own_files and not Path(folder).exists():
+            raise InputError(f"--client {shortened(text)}: {folder} does not exist")
+        if not own_files and not (Path(folder) / "x.npy").is_file():
             raise InputError(f"--client {shortened(text)}: {folder} has no x.npy")
         folders[name] = Path(folder)
     return folders

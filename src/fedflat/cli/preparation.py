@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import tomli_w
 import typer
 
-from ..core.errors import InputError
+from ..core.errors import InputError, shortened
 from ..core.object_references import allow_code
 from ..reports.listing import listing
 from .console import Console
 from .flag_names import SettingsCommand, check_flags, source_names
 
-data_app = typer.Typer(help="List data sets, prepare one, or show how one is split.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from ..experiments.spec import DataSection
+
+data_app = typer.Typer(
+    help="List data sets, prepare one, state how sites read one, or show how one is split.", no_args_is_help=True
+)
 
 
 @data_app.command("list")
@@ -88,6 +96,57 @@ def partition(
     console.say(*shade_map(data.counts(), console.width))
     if figure:
         console.say(f"heat map: {figure}")
+
+
+@data_app.command("schema", cls=SettingsCommand, options_metavar="[FILE.toml] [--KEY VALUE]...")
+def write_schema(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="New TOML file for the settings.")] = Path("schema.toml"),
+    words: Annotated[int, typer.Option(min=1, help="Largest number of words in a vocabulary of texts.")] = 10_000,
+) -> None:
+    """State how all sites read their own files: classes, columns, categories, scaling, colours, vocabulary.
+
+    fedflat data schema --data.name csv --data_dir sites --data.label_columns outcome --out schema.toml
+
+    fedflat flower run schema.toml --client north=sites/north.csv --client south=sites/south.csv
+
+    The settings are taken from all samples in the folder, and are those of a study: every site of a federation gets
+    them with the study, and `fedflat run schema.toml --data_dir sites` uses them, too. Read and correct the file: add a
+    class or a category that only other sites have.
+    """
+    check_flags(context.args)
+    from ..data.loading import labelled
+    from ..data.stated_schema import stated_settings
+    from ..experiments.schema import file_table
+    from ..experiments.spec import RunSpec
+    from ..files import write_text
+    from .execution import prepare_data
+    from .flags import resolve
+
+    console = Console()
+    context.with_resource(allow_code())  # the user's own command line and file may name code
+    if out.exists():
+        raise InputError(f"--out {out} exists; give the name of a new file")
+    spec = resolve(RunSpec, context.args)
+    loaded = labelled(prepare_data(console, spec), spec.task, spec.data.name, spec.data.labelling)
+    found = stated_settings(loaded, words)
+    table: dict[str, Any] = {"data": _given(spec.data) | file_table(found)}
+    if len(loaded.users) > 1:
+        table |= {"partition": {"name": "natural"}}
+        table["data"]["clients"] = len(loaded.users)
+    write_text(out, tomli_w.dumps(table))
+    for name, value in found.items():
+        console.say(f"{name:<20} {shortened(json.dumps(value, ensure_ascii=False), 100)}")
+    console.say(f"wrote {out}")
+
+
+def _given(data: DataSection) -> dict[str, Any]:
+    """Return the settings of a data set that have another value than their default, and its name."""
+    from ..experiments.schema import file_table
+
+    given = {one.name: getattr(data, one.name) for one in fields(data)}
+    differing = {one.name: given[one.name] for one in fields(data) if given[one.name] != one.default}
+    return {"name": data.name, **file_table(differing)}
 
 
 def pretrain(

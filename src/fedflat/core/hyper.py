@@ -153,7 +153,7 @@ def allowed(cls: Any, name: str) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(repr, get_args(kind)))
     if get_origin(kind) is tuple:
-        return "a list of texts"
+        return _list_of(kind)
     if _is_class(kind):
         return f"a {kind.__name__.lower()}"
     kinds = get_args(kind) or (kind,)
@@ -164,6 +164,13 @@ def allowed(cls: Any, name: str) -> str:
     interval = next(f.metadata.get("interval", Interval()) for f in fields(cls) if f.name == name)
     number = "a number" if float in kinds else "a whole number"
     return f"{number} in {interval}" + (" or none" if type(None) in kinds else "")
+
+
+def _list_of(kind: Any) -> str:
+    """Describe the values of a field whose type is a tuple of any length."""
+    inside = get_args(kind)[0]
+    return "a list of " + (_list_of(inside).replace("a list", "lists") if get_origin(inside) is tuple
+                           else "texts" if inside is str else "numbers")  # fmt: skip
 
 
 @cache
@@ -181,7 +188,7 @@ def _fits(value: Any, kind: Any, interval: Interval) -> bool:
     if get_origin(kind) is Literal:
         return any(type(value) is type(one) and value == one for one in get_args(kind))
     if get_origin(kind) is tuple:
-        return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
+        return isinstance(value, tuple) and all(_fits(one, get_args(kind)[0], interval) for one in value)
     if _is_class(kind):
         return isinstance(value, kind)
     kinds = get_args(kind) or (kind,)

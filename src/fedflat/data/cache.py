@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.lib.format import open_memmap
+from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 from numpy.typing import DTypeLike, NDArray
 
 from ..core.errors import InputError
@@ -60,6 +60,32 @@ class SourceFiles:
         return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
 
 
+class RowFile:
+    """An array on disk that grows at its end. numpy leaves room in its header for any number of rows."""
+
+    def __init__(self, file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any], cache: Path) -> None:
+        self._file, self._shape, self._dtype, self._cache, self.number = file, shape, dtype, cache, 0
+        with _writing(cache):
+            self._write_header()
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """Write `rows` (n, *shape). Raises InputError if the disk is full."""
+        with _writing(self._cache):
+            self._file.write(np.ascontiguousarray(rows.reshape(-1, *self._shape), dtype=self._dtype).data)
+        self.number += len(rows)
+
+    def finish(self) -> None:
+        """Write the number of rows. Raises InputError if the disk is full."""
+        with _writing(self._cache):
+            self._file.seek(0)
+            self._write_header()
+            self._file.flush()
+
+    def _write_header(self) -> None:
+        described = {"descr": dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self.number, *self._shape)}
+        write_array_header_1_0(self._file, described)
+
+
 class Writer:
     """Writes the arrays and the metadata of a new entry of the cache."""
 
@@ -67,18 +93,18 @@ class Writer:
         self._folder = folder
         self.metadata: dict[str, Any] = {}  # what arrays do not hold, such as the names of domains
 
-    def create(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.memmap[Any, Any]:
-        """Return a new array on disk, to be filled row by row.
-
-        Its space is reserved at once: writing to a mapped file on a full disk would end the process.
-        """
-        path = self._folder / f"{name}.npy"
+    @contextmanager
+    def rows(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Iterator[RowFile]:
+        """Open a new array of rows of this `shape`, which is written to disk row by row and is never in memory."""
         with _writing(self._folder.parent):
-            array = open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-            if hasattr(os, "posix_fallocate"):
-                with path.open("r+b") as file:
-                    os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-        return array
+            file = (self._folder / f"{name}.npy").open("wb")
+        try:
+            rows = RowFile(file, shape, np.dtype(dtype), self._folder.parent)
+            yield rows
+            rows.finish()
+        finally:
+            with suppress(OSError):  # which has been raised before: `finish` writes everything
+                file.close()
 
     def add(self, name: str, array: NDArray[Any]) -> None:
         """Write an array."""

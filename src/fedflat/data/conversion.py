@@ -29,6 +29,7 @@ from . import encoding_process
 from .cache import Writer
 from .labels import named, numbered
 from .readers.layouts import Part, Shape
+from .schema import Schema
 
 PADDING, UNKNOWN = "<pad>", "<unk>"  # the tokens with the numbers 0 and 1 in a vocabulary
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
@@ -136,6 +137,7 @@ class SampleFormat:
     image_size: int | None = None  # pixels that photographs are resized to
     text_length: int | None = None  # tokens; longer texts are cut, shorter ones padded
     tokenizer: Tokenizer | None = None  # makes the token numbers of texts
+    schema: Schema = Schema()  # meaning of a user's own files
 
     @property
     def length(self) -> int:
@@ -201,28 +203,30 @@ def write_own_labels(writer: Writer, parts: Mapping[str, Part]) -> None:
 def write_pictures(writer: Writer, part: str, content: Part, shape: Shape, progress: Progress) -> None:
     """Write the pictures of a part one after another into one array on disk."""
     total = len(content.labels)
-    array = writer.create(f"{part}-x", (total, shape.channels, shape.size, shape.size), np.uint8)
-    done = 0
-    for done, picture in enumerate(content.samples, start=1):
-        array[done - 1] = picture
-        if done % 1000 == 0 or done == total:
-            progress(part, done, total)
-    if done != total:
-        raise InputError(f"data: {part} has {total} labels but {done} pictures")
-    array.flush()
+    with writer.rows(f"{part}-x", (shape.channels, shape.size, shape.size), np.uint8) as rows:
+        for picture in content.samples:
+            rows.add(picture[None])
+            if rows.number % 1000 == 0 or rows.number == total:
+                progress(part, rows.number, total)
+        if rows.number != total:
+            raise InputError(f"data: {part} has {total} labels but {rows.number} pictures")
 
 
 def write_texts(writer: Writer, parts: Mapping[str, Part], size: int, form: SampleFormat) -> None:
     """Write the token numbers of all parts, as the tokenizer of `form` makes them.
 
-    Without a tokenizer, they are the numbers of words in a vocabulary of the training texts with at most `size` tokens.
+    Without a tokenizer, they are the numbers of words: in the vocabulary that the schema states, or else in one of the
+    training texts with at most `size` tokens.
     """
     texts = {part: list(content.samples) for part, content in parts.items()}
     if form.tokenizer is not None:
         for part, some in texts.items():
             writer.add(f"{part}-x", form.tokenizer.encode(some, form.length))
         return
-    vocabulary = build_vocabulary(texts["train"], size)
+    if form.schema.vocabulary:
+        vocabulary = (PADDING, UNKNOWN, *form.schema.vocabulary)
+    else:
+        vocabulary = build_vocabulary(texts["train"], size)
     for part, some in texts.items():
         writer.add(f"{part}-x", encode(some, vocabulary, form.length))
     writer.metadata["vocabulary"] = vocabulary

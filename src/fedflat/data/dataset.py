@@ -20,6 +20,7 @@ from .conversion import OWN_FORMAT, SampleFormat, write_groups, write_labels, wr
 from .preparation import Preparation
 from .readers.file_search import plain_files
 from .readers.layouts import Layout, Shape
+from .schema import Schema
 from .types import Index
 
 FIXED = "; the samples of this set have one size"  # end of a message
@@ -48,6 +49,9 @@ class LoadedDataset:
     contents: str | None = None  # a digest of all samples
     task: Kind = "classification"
     class_names: tuple[str, ...] = ()  # by class index; if `classes` is 0, the texts that labels are indices into
+    users: tuple[str, ...] = ()  # names of users, by number
+    schema: Schema = Schema()  # of a user's own files, with what was found in them
+    notes: tuple[str, ...] = ()  # what happened to the samples, in words
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -104,6 +108,7 @@ class BundledDataset(FoundDataset):
         """
         form.refuse_image_size(FIXED)
         form.refuse_text_options()
+        form.schema.refuse((), "this set")
         return self.shape
 
     def load(
@@ -131,6 +136,7 @@ class FileDataset:
 
     def sample_shape(self, form: SampleFormat = OWN_FORMAT) -> tuple[int, ...]:
         """Return the shape of one sample in `form`. Raises InputError for a form that the samples cannot have."""
+        form.schema.refuse((), "this set")
         picture = self._picture_shape(form)
         return (form.length,) if picture is None else (picture.channels, picture.size, picture.size)
 
@@ -149,6 +155,7 @@ class FileDataset:
         Raises InputError, naming folder, file or field, if the files are missing, damaged or not those of `name`.
         """
         folder = self._folder(name, data_dir)
+        form.schema.refuse((), "this set")
         picture = self._picture_shape(form)
         how = (name, picture, self.layouts, self.classes, self.vocabulary_size, form.length, *form.text_key)
         files = [path for path in plain_files(folder) if path != folder / PIN]
@@ -257,4 +264,7 @@ def load_converted(
         vocabulary=tuple(facts.get("vocabulary", ())),
         contents=converted.digest,
         class_names=tuple(facts.get("class_names", ())),
+        users=tuple(facts.get("users", ())),
+        schema=Schema(**facts.get("schema", {})),
+        notes=tuple(facts.get("notes", ())),
     )

@@ -154,10 +154,16 @@ def class_indices(
     if how.classes is not None and how.class_names and how.classes != len(how.class_names):
         raise InputError(f"data: classes = {how.classes}, and class_names has {len(how.class_names)} names")
     checked_names(how.class_names, "class")
-    if found or how.labels == "names":
+    if found or how.labels == "names" or _are_other_numbers(how.class_names):
         return _by_name(labels, found, how)
     classes = how.classes if how.classes is not None else len(how.class_names) or _numbered(labels)
     return {part: y.long() for part, y in labels.items()}, classes, how.class_names
+
+
+def _are_other_numbers(names: tuple[str, ...]) -> bool:
+    """Return whether all names are whole numbers and not class indices: labels are then names, such as 1, 2 and 3."""
+    indices = [str(i) for i in range(len(names))]
+    return bool(names) and list(names) != indices and all(name.removeprefix("-").isdecimal() for name in names)
 
 
 def _by_name(

@@ -17,7 +17,7 @@ from .conversion import OWN_FORMAT, SampleFormat
 from .dataset import BundledDataset, FileDataset, FoundDataset, LoadedDataset, data_root
 from .federated import FederatedData, divide
 from .labels import INDICES, Labelling, checked_task, task_labels
-from .own_data import FolderDataset
+from .own_folders import FolderDataset
 from .partition import IID, Partition
 from .selection import DataOptions, check_split, select_samples
 from .sources import known_source, source

@@ -1,16 +1,11 @@
-"""A user's own samples, as a data set before it is split: from arrays, dataset objects, a function, or a folder.
-
-A folder has npz or parquet files, which decide classes, sizes and shapes.
-"""
+"""A user's own samples, as a data set before it is split: from arrays, dataset objects, or a function."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from numbers import Real
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,26 +14,11 @@ from torch import Tensor
 
 from ..core.errors import InputError, printable, shortened
 from ..core.object_references import portable
-from ..core.progress import Progress
 from ..core.task import Kind
 from .arrays import Columns, groups, has_columns, read_columns, refuse_other_columns, samples_and_labels, stored_parts
-from .cache import SourceFiles, Writer
-from .conversion import SampleFormat, write_groups, write_own_labels, write_pictures, write_texts
-from .dataset import (
-    BundledDataset,
-    FoundDataset,
-    LoadedDataset,
-    SampleArrays,
-    data_root,
-    load_converted,
-    printable_errors,
-)
+from .dataset import BundledDataset, LoadedDataset, SampleArrays
 from .labels import INDICES, Labelling, named
 from .numbers import alike
-from .readers.array_files import npz_files, read_npz
-from .readers.encoded_files import Parquet, parquet_files
-from .readers.layouts import Part, Shape
-from .readers.untrusted_files import expect
 from .selection import in_proportion, rows_of
 
 LARGEST_TEST_SHARE = 0.9
@@ -169,122 +149,3 @@ def _of_pairs(returned: Any) -> LoadedDataset:
     y, names = named({part: y for part, (_, y) in parts.items()}, "label")
     samples = [SampleArrays(*pair) for pair in zip(x, y.values(), strict=True)]
     return LoadedDataset(samples[0], samples[1] if has_test else None, 0, class_names=names)
-
-
-VOCABULARY = 30_000  # size of the vocabulary of texts, as for the sets that are known by name
-
-
-class FolderDataset(ABC):
-    """A user's own data set in files of one format."""
-
-    summary: str  # one line
-    where: str  # files to look for, in words
-    sizes: Mapping[str, int] = {}  # empty: any number of samples is accepted
-
-    @abstractmethod
-    def files(self, folder: Path) -> list[Path]:
-        """Return the files of this format in `folder`."""
-
-    @abstractmethod
-    def convert(self, folder: Path, form: SampleFormat, writer: Writer, progress: Progress) -> dict[str, Part]:
-        """Write the samples of every part; return the parts, so that `load` writes labels, domains and users."""
-
-    @printable_errors()
-    def load(
-        self, name: str, data_dir: str | None, partial: bool, form: SampleFormat, progress: Progress
-    ) -> LoadedDataset:
-        """Load the files in `data_dir` or $FEDFLAT_DATA; they are converted once and then kept in the cache.
-
-        Raises InputError, naming folder, file or field, if the files are missing or damaged.
-        """
-        root = data_root(data_dir, name)
-        inside = (root / name).is_dir() and not self.files(root)  # as for sets that are known by name
-        folder = root / name if inside else root
-        how = (name, "labels as they are", form.image_size, form.length, VOCABULARY, *form.text_key)
-        files = self.files(folder)
-        if not files:
-            raise InputError(f"data_dir = {str(folder)!r} has no files of {name}; it should hold {self.where}")
-
-        def build(writer: Writer) -> None:
-            parts = self.convert(folder, form, writer, progress)
-            write_own_labels(writer, parts)
-            write_groups(writer, parts)
-
-        return load_converted(name, SourceFiles(folder, files), how, build)
-
-    def described(self, loaded: LoadedDataset) -> FoundDataset:
-        """Return a description of the data set that was loaded from the files."""
-        x = loaded.train.x
-        tokens = 0 if x.is_floating_point() or x.dtype.itemsize == 1 else max(len(loaded.vocabulary), int(x.max()) + 1)
-        return FoundDataset(
-            classes=loaded.classes, shape=tuple(x.shape[1:]), sizes=loaded.sizes, domains=loaded.domains,
-            vocabulary_size=tokens,
-        )  # fmt: skip
-
-
-class NpzFolder(FolderDataset):
-    """A user's own arrays in `train.npz` and `test.npz`."""
-
-    summary = "Arrays of your own: `train.npz` and `test.npz` in the folder that `data_dir` names."
-    where = "train.npz (and test.npz) with arrays x (n, ...), y (n,), and perhaps domain, user (n,)"
-
-    def files(self, folder: Path) -> list[Path]:
-        """Return the files of all parts; an empty list if there is no training file."""
-        found = npz_files(folder)
-        return sorted(found.values()) if "train" in found else []
-
-    def convert(self, folder: Path, form: SampleFormat, writer: Writer, progress: Progress) -> dict[str, Part]:
-        """Write the arrays unchanged. Raises InputError if the parts' samples differ in shape or type."""
-        form.refuse_text_options()
-        form.refuse_image_size("; arrays have one size")
-        parts = {part: read_npz(path) for part, path in npz_files(folder).items()}
-        arrays = {f"{folder / part}.npz": torch.from_numpy(content.samples) for part, content in parts.items()}
-        for part, x in zip(parts, alike(arrays), strict=True):
-            expect(x.shape[1:] == arrays[f"{folder / 'train'}.npz"].shape[1:], str(folder),
-                   f"{part} has x of shape {tuple(x.shape)}, and train samples of another shape")  # fmt: skip
-            writer.add(f"{part}-x", x.numpy())
-            progress(part, len(x), len(x))
-        return parts
-
-
-class ParquetFolder(FolderDataset):
-    """A user's own pictures or texts in `train*.parquet` and `test*.parquet`."""
-
-    summary = "Pictures or texts of your own: `train*.parquet` and `test*.parquet` in the folder that `data_dir` names."
-    where = "train-*.parquet (and test-*.parquet) with columns image or text, label, and perhaps domain, user"
-
-    def files(self, folder: Path) -> list[Path]:
-        """Return the files of all parts; an empty list if there is no training file."""
-        found = parquet_files(folder)
-        return found if any(path.name.startswith("train") for path in found) else []
-
-    def convert(self, folder: Path, form: SampleFormat, writer: Writer, progress: Progress) -> dict[str, Part]:
-        """Write pictures as pixels, or texts as token numbers. Raises InputError for files with neither."""
-        from .readers.parquet_columns import parquet_columns  # here, because it imports pyarrow
-
-        train = next(path for path in self.files(folder) if path.name.startswith("train"))
-        columns = parquet_columns(train)
-        domain, user = (group if group in columns else None for group in ("domain", "user"))
-        if "image" in columns:
-            form.refuse_text_options()
-            shape = self._shape(train, form.image_size)
-            parts = Parquet(image="image", domain=domain, user=user, own=True).parts(folder, shape) or {}
-            for part, content in parts.items():
-                write_pictures(writer, part, content, shape, progress)
-        elif "text" in columns:
-            form.refuse_image_size(", and these are texts")
-            parts = Parquet(text=("text",), domain=domain, user=user, own=True).parts(folder, None) or {}
-            write_texts(writer, parts, VOCABULARY, form)
-        else:
-            raise InputError(f"data file {train}: has no column 'image' or 'text' (for numbers use npz)")
-        return parts
-
-    def _shape(self, path: Path, image_size: int | None) -> Shape:
-        """Return the shape of all pictures: resized to `image_size` if it is given, else as the first picture."""
-        from .readers.parquet_columns import first_picture  # here, because it imports pyarrow
-
-        name, (channels, width, height) = first_picture(path)
-        if image_size is None and width != height:
-            raise InputError(f"data file {path}: its first picture has {width} x {height} pixels; set data.image_size, "
-                             "to which all are resized")  # fmt: skip
-        return Shape(channels, image_size or width, resize=image_size is not None, first=name)

@@ -12,19 +12,20 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, shortened
-from ..core.hyper import check, hyper
+from ..core.hyper import hyper
 from .conversion import SampleFormat, tokenizer_of
 from .dataset import LoadedDataset, SampleArrays
 from .labels import INDICES, Labelling
 from .partition import Partition
 from .partition.scheme import Samples, parts_of
+from .schema import Schema
 from .types import Index, Members
 
 TEST_SHARE = 10  # if the files have no test part, one in TEST_SHARE samples of each user is a test sample
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions:
+class DataOptions(Schema):
     """Options for the samples of a data set: which ones are used, and how they are prepared."""
 
     augment: Literal["none", "crop-flip", "fl-simulator"] = hyper(
@@ -58,7 +59,7 @@ class DataOptions:
         """Raise InputError, naming the field, for a value out of range."""
         if isinstance(self.class_names, list):
             object.__setattr__(self, "class_names", tuple(self.class_names))
-        check(self, "data")
+        super().__post_init__()
 
     @property
     def labelling(self) -> Labelling:
@@ -68,7 +69,7 @@ class DataOptions:
     @property
     def form(self) -> SampleFormat:
         """Form in which samples are stored. Raises InputError if the named folder has no tokenizer."""
-        return SampleFormat(self.image_size, self.text_length, tokenizer_of(self.tokenizer))
+        return SampleFormat(self.image_size, self.text_length, tokenizer_of(self.tokenizer), Schema.of(self))
 
 
 def select_samples(data: LoadedDataset, options: DataOptions) -> LoadedDataset:

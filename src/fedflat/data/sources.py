@@ -11,8 +11,12 @@ import torch
 from ..core.errors import InputError, shortened
 from ..core.object_references import ExtensionPoint, find_outside, installed, is_outside, is_reference, resolved
 from ..core.registry import known_names, matching
+from .class_folders import ClassFolders
 from .dataset import BundledDataset, FileDataset, HubRepository, LoadedDataset, SampleArrays
-from .own_data import FolderDataset, NpzFolder, ParquetFolder, own_dataset
+from .own_data import own_dataset
+from .own_folders import FolderDataset, NpzFolder, ParquetFolder
+from .own_leaf import LeafFolder
+from .own_tables import CSV, JSONL
 from .preparation import IMAGENET, Preparation
 from .readers.array_files import BinaryBatches, PythonBatches
 from .readers.encoded_files import ImageFolders, Parquet
@@ -106,6 +110,7 @@ TABLE: dict[str, Source] = {
         hub=HubRepository("uoft-cs/cifar100", "cifar100"),
         folders=("cifar-100", "cifar-100-python", "cifar-100-binary"),
     ),
+    "csv": CSV,
     "dbpedia_14": FileDataset(
         "DBpedia-14 (Zhang et al., 2015): titles and abstracts in 14 classes, 560,000 for training, 70,000 for test.",
         classes=14,
@@ -160,6 +165,9 @@ TABLE: dict[str, Source] = {
         picture=Shape(channels=1, size=28),
         hub=HubRepository("flwrlabs/femnist"),
     ),
+    "folder": ClassFolders(),
+    "jsonl": JSONL,
+    "leaf": LeafFolder(),
     "mnist": FileDataset(
         "MNIST (LeCun et al., 1998): 28x28 grey handwritten digits, 10 classes, 60,000 for training, 10,000 for test.",
         classes=10,

@@ -36,6 +36,7 @@ from ..data.dataset import FileDataset, FoundDataset
 from ..data.labels import Labelling
 from ..data.loading import described
 from ..data.partition import PARTITIONS, all_partitions
+from ..data.schema import Schema
 from ..data.selection import DataOptions
 from ..data.sources import SOURCES, is_folder, known_source
 from ..engine.problem import check_weights, check_workers
@@ -313,7 +314,7 @@ class Experiment(Section):
     @property
     def sample_format(self) -> SampleFormat:
         """The settings that decide the shape of samples."""
-        return SampleFormat(self.data.image_size, self.data.text_length)
+        return SampleFormat(self.data.image_size, self.data.text_length, schema=Schema.of(self.data))
 
     @property
     def tokenizer(self) -> str | None:
@@ -347,8 +348,9 @@ class Experiment(Section):
             table["data"].pop("tokenizer", None)  # as if it were not set
         if not table["metrics"]:
             del table["metrics"]
-        for key in unused_later_fields(table["client"], Client):
-            table["client"].pop(key, None)
+        for section, cls in (("client", Client), ("data", DataSection)):
+            for key in unused_later_fields(table[section], cls):
+                table[section].pop(key, None)
         for key in ("buffers", "keep"):  # likewise
             if not table["model"].get(key):
                 table["model"].pop(key, None)

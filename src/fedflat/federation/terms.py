@@ -66,6 +66,9 @@ SETTINGS = {
     "numbers": Setting(
         str, "floats", "what clients' own samples are: floats, pixels (uint8), or other whole numbers as tokens"
     ),
+    "test": Setting(
+        str, "", "the server's folder or file with own test samples, in the form of the clients'; none if empty"
+    ),
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedflat.core.errors import InputError
-from fedflat.data.readers import file_search, layouts, pictures, untrusted_files
+from fedflat.data.readers import file_search, layouts, pictures, table_files, untrusted_files
 from fedflat.data.readers.file_search import find, plain_files
 from fedflat.data.readers.layouts import Csv, Shape
 from fedflat.data.readers.pictures import decode_pictures
@@ -170,12 +170,12 @@ def test_pictures_may_have_as_many_pixels_as_stated(
 def test_rows_of_a_csv_file_may_be_as_long_as_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = b'1,"a\nb",c\n' * 3
     write_files(tmp_path, {"train.csv": rows, "test.csv": rows})
-    monkeypatch.setattr(layouts, "MAX_ROW", 10)
+    monkeypatch.setattr(table_files, "MAX_ROW", 10)
     assert list(Csv(columns=2).parts(tmp_path, None)["train"].samples) == ["a\nb c"] * 3
-    monkeypatch.setattr(layouts, "MAX_ROW", 9)
+    monkeypatch.setattr(table_files, "MAX_ROW", 9)
     with refused("data file train.csv: a row of more than 9 characters"):
         Csv(columns=2).parts(tmp_path, None)
-    monkeypatch.setattr(layouts, "MAX_ROW", 10)
+    monkeypatch.setattr(table_files, "MAX_ROW", 10)
     monkeypatch.setattr(layouts, "MAX_SAMPLES", 2)
     with refused("data file train.csv: more than 2 rows"):
         Csv(columns=2).parts(tmp_path, None)

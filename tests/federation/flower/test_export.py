@@ -61,7 +61,7 @@ def test_an_app_for_own_samples_shows_where_they_come_from(tmp_path: Path) -> No
     ("changes", "settings", "line"),
     [({}, {"clients": 4}, "clients is 4, and the study's data.clients 5"),
      ({"loss": "regression"}, {"clients": 5}, "loss = 'regression': a federation trains classifiers"),
-     ({"data": {"name": "npz", "clients": 5}}, {"clients": 5}, "data.name = 'npz' is a folder on one machine"),
+     ({"data": {"name": "npz", "clients": 5}}, {"clients": 5}, "data.name = 'npz' is for simulations"),
      ({"participation": 5}, {"clients": 3, "shape": "6", "classes": 2}, "participation"),
      ({"probes": ["sharpness"]}, {"clients": 5}, "probes need all clients' samples"),
      ({"privacy": {"epsilon": 8, "delta": 1e-3, "clip": 1, "rate": 0.1}, "participation": 0.2}, {"clients": 5},

@@ -5,10 +5,9 @@ A reader returns the train and the test part of a data set: all labels at once, 
 
 from __future__ import annotations
 
-import csv
 import io
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -18,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .file_search import Reader, find
-from .untrusted_files import MAX_FILE_BYTES, MAX_ROW, MAX_SAMPLES, expect, file_error, in_one_line
+from .table_files import csv_rows
+from .untrusted_files import MAX_FILE_BYTES, MAX_SAMPLES, expect
 
 CHANNELS = (1, 3, 4)  # of pictures in arrays
 
@@ -122,7 +122,7 @@ class Csv:
 
     def _part(self, name: str, content: bytes) -> Part:
         labels, texts = [], []
-        for i, row in enumerate(_csv_rows(name, content)):
+        for i, row in enumerate(csv_rows(name, io.BytesIO(content), errors="replace")):
             # Nine digits exceed any class number, and are few enough for Python to parse fast.
             fits = len(row) == 1 + self.columns and row[0].isdecimal() and len(row[0]) < 10 and int(row[0]) >= 1
             expect(fits, name, f"row {i + 1} is not a class number from 1 and {self.columns} texts")
@@ -138,25 +138,3 @@ class Csv:
 def join_texts(texts: Iterable[str]) -> str:
     """Join the text columns of one row, such as title and body."""
     return " ".join(text for text in texts if text)
-
-
-def _csv_rows(name: str, content: bytes) -> Iterator[list[str]]:
-    """Yield the rows of a file. Raises InputError, naming the file, also for a text that is cut off inside quotes."""
-    text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", errors="replace", newline="")
-    row_length = 0  # characters of the current row so far
-
-    def lines() -> Iterator[str]:
-        """Yield the lines of the file. Raises InputError for a row that is too long: the csv module has no limit."""
-        nonlocal row_length
-        while line := text.readline(MAX_ROW + 1):
-            row_length += len(line)
-            expect(row_length <= MAX_ROW, name, f"a row of more than {MAX_ROW:,} characters")
-            expect("\0" not in line, name, "not a text: it has a zero byte")
-            yield line
-
-    try:
-        for row in csv.reader(lines(), strict=True):
-            yield row
-            row_length = 0
-    except csv.Error as error:
-        raise file_error(name, f"truncated or not comma-separated ({in_one_line(error)})") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -12,6 +13,7 @@ from flwr.clientapp import ClientApp
 from ...core.errors import InputError, NonFiniteError, printable
 from ...core.object_references import allow_code
 from ...data import FederatedData
+from ...data.dataset import LoadedDataset
 from ...experiments.spec import federated_data
 from ..client import FederatedClient
 from ..membership import checked_federation
@@ -20,18 +22,19 @@ from ..secure_sum.client import SumClient
 from ..secure_sum.messages import KeysReply, KeysRequest, LaterReply
 from .records import read_message, read_sum_request, to_records
 from .settings import NodeSettings, RunSettings, app_settings
-from .study import SampleLoader, Study, own_samples, stored, version
+from .study import SampleLoader, Study, files_of, own_samples, stored, version
 
 UNMASKED = "unmasked"  # the folder with records of unmasked rounds, next to the folders of federations
 log = logging.getLogger("flwr")
 ClientMessage = ClientInfo | TrainReply | KeysReply | LaterReply
 
 
-def client_app(folder: Path, samples: SampleLoader = stored) -> ClientApp:
+def client_app(folder: Path, samples: SampleLoader | None = None) -> ClientApp:
     """Return the `ClientApp` of the study in `folder`.
 
-    samples: returns a client's own samples, x (n, *shape) and y (n,), from the configuration of its node; by default
-    from the folder that `data` in this configuration names. Flower starts a process for every message, and each process
+    samples: returns a client's own samples, x (n, *shape) and y (n,), from the configuration of its node. By default
+    they are read from the folder or file that `data` in this configuration names: in the format of the study's
+    `data.name`, or else from x.npy and y.npy. Flower starts a process for every message, and each process
     calls `samples`.
     """
     app = ClientApp()
@@ -50,7 +53,7 @@ def client_app(folder: Path, samples: SampleLoader = stored) -> ClientApp:
 class ClientSession:
     """A client while it processes one message."""
 
-    def __init__(self, folder: Path, context: Context, samples: SampleLoader) -> None:
+    def __init__(self, folder: Path, context: Context, samples: SampleLoader | None) -> None:
         """Raise InputError, naming the key, for a configuration that is invalid or does not fit the study."""
         self._node = NodeSettings.parse("node-config", context.node_config)
         settings = RunSettings.parse("run-config", context.run_config)
@@ -103,10 +106,18 @@ class ClientSession:
     def _data(self, number: int) -> FederatedData:
         """Return this client's samples as those of client `number`; a part of a named set keeps its own number."""
         if self._study.own_samples:
-            return own_samples(self._study, self._samples(self._node_config), number)
+            return own_samples(self._study, self._own(), number)
         spec = self._study.spec.model_copy(update={"data_dir": self._node.data_dir or self._study.spec.data_dir})
         assert self._node.partition_id is not None  # noqa: S101 (`client_name` has checked it)
         return federated_data(spec).alone(self._node.partition_id)
+
+    def _own(self) -> tuple[Any, Any] | LoadedDataset:
+        """Return this client's own samples."""
+        if self._samples is None and self._study.reads_files:
+            if self._node.data is None:
+                raise InputError("node-config: data is missing: the folder or file with this client's samples")
+            return files_of(self._study, self._node.data)
+        return (self._samples or stored)(self._node_config)
 
 
 def _reply(message: Message, work: Callable[[], ClientMessage]) -> Message:

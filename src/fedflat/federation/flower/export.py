@@ -27,7 +27,7 @@ from fedflat.federation.flower.server_app import server_app
 
 app = server_app(Path(__file__).parents[1])
 '''
-PARTITION_CLIENT = '''"""A client of the study in study.toml, with part number `partition-id` of the study's set."""
+PLAIN_CLIENT = '''"""A client of the study in study.toml, whose node states which samples it has."""
 
 from pathlib import Path
 
@@ -76,13 +76,13 @@ def export(spec: RunSpec, settings: RunSettings, folder: Path, replace: bool = F
         (folder / PACKAGE).mkdir(parents=True, exist_ok=True)
     text, code = _with_code_inside(study.spec)
     client = OWN_SAMPLES_CLIENT.replace("{shape}", ", ".join(map(str, study.shape)))
-    client = client.replace("{numbers}", settings.numbers)
+    client = client.replace("{numbers}", study.numbers)
     files = {
         "pyproject.toml": tomli_w.dumps(_project(study)),
         FILE: text,
         f"{PACKAGE}/__init__.py": "",
         f"{PACKAGE}/server.py": SERVER,
-        f"{PACKAGE}/client.py": client if study.own_samples else PARTITION_CLIENT,
+        f"{PACKAGE}/client.py": client if study.own_samples and not study.reads_files else PLAIN_CLIENT,
         **{f"{CODE}/{path.name}": read_text(path) for path in code},
     }
     if code:
@@ -124,7 +124,7 @@ def _is_exported(path: Path, folder: Path) -> bool:
         return name.endswith(".py")
     if name.endswith(".py"):
         programs = {f"{PACKAGE}/__init__.py": "", f"{PACKAGE}/server.py": SERVER}
-        return read_text(path) == (programs | {f"{PACKAGE}/client.py": PARTITION_CLIENT}).get(name)
+        return read_text(path) == (programs | {f"{PACKAGE}/client.py": PLAIN_CLIENT}).get(name)
     caches = (f"{PACKAGE}/__pycache__/", f"{CODE}/__pycache__/")
     return name == FILE or name.startswith(caches) or bool(TEMPORARY.fullmatch(path.name))
 

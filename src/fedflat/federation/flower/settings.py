@@ -71,7 +71,7 @@ class RunSettings(FlowerSection):
     shape: str | None = _setting("shape")
     classes: int | None = _setting("classes")
     numbers: NumberKind = _setting("numbers")
-    test: str = Field("", description="the server's folder with own test samples, x.npy and y.npy; none if empty")
+    test: str = _setting("test")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -79,8 +79,6 @@ class RunSettings(FlowerSection):
             raise ValueError("shape and classes go together: both for clients' own samples, neither for a named set")
         if self.shape is not None and not SHAPE.fullmatch(self.shape):
             raise ValueError(f"shape must be up to four numbers such as 3x32x32, got {self.shape!r}")
-        if self.test and self.shape is None:
-            raise ValueError("test goes with own samples; a named set has its own test samples")
         if self.registry and self.members:
             raise ValueError("registry and members both say who may take part; give one of them")
         named = self.named_members
@@ -113,7 +111,9 @@ class NodeSettings(FlowerSection):
     """The settings of a node: `flower-supernode --node-config`."""
 
     name: str | None = Field(None, description="the client's name, unique in the federation")
-    data: str | None = Field(None, description="folder with own samples, x.npy and y.npy")
+    data: str | None = Field(
+        None, description="folder or file with own samples, in the format of data.name; else x.npy and y.npy"
+    )
     partition_id: int | None = Field(None, ge=0, description="the client's number in a named set's partition")
     num_partitions: int | None = Field(None, ge=1, description="clients of the partition, the same at all nodes")
     data_dir: str | None = Field(None, description="folder with the data sets; default $FEDFLAT_DATA")

@@ -16,12 +16,19 @@ from ...core.errors import InputError
 from ...core.method import Method
 from ...core.object_references import allow_code
 from ...core.objective import Objective
+from ...core.progress import no_progress
 from ...core.task import task_of
 from ...data import FederatedData
-from ...data.numbers import kind_of
+from ...data.conversion import SampleFormat, tokenizer_of
+from ...data.dataset import LoadedDataset
+from ...data.loading import labelled
+from ...data.numbers import NumberKind, kind_of
+from ...data.own_folders import FolderDataset
 from ...data.preparation import AUGMENTATIONS
-from ...data.sources import is_folder
+from ...data.schema import Schema
+from ...data.sources import is_folder, source
 from ...experiments.spec import RunSpec, federated_data, participation_of
+from ...models.blocks.fetched import folder_of
 from ...rounds.device import usable_device
 from ...rounds.model_parts import check_parts, method_of_run
 from ...rounds.run_plan import RunPlan
@@ -51,11 +58,10 @@ class Study:
             raise InputError(
                 f"clients is {self.settings.clients}, and the study's data.clients {self.spec.data.clients}: not equal"
             )
-        if not self.own_samples and is_folder(self.spec.data.name):
-            raise InputError(
-                f"data.name = {self.spec.data.name!r} is a folder on one machine; let clients have their own samples: "
-                "give --shape and --classes, and to `fedflat flower run` --client NAME=FOLDER for each"
-            )
+        if self.reads_files and self.settings.shape is None:
+            self._check_stated()
+        if self.settings.test and not self.own_samples:
+            raise InputError("test goes with own samples; a named set has its own test samples")
         if self.spec.loss != "cross-entropy":
             raise InputError(f"loss = {self.spec.loss!r}: a federation trains classifiers; set loss = 'cross-entropy'")
         if (training := self.spec.method.object.training) != "federated":
@@ -80,6 +86,13 @@ class Study:
 
         self.terms.check(self.spec.guard)
 
+    def _check_stated(self) -> None:
+        """Raise InputError, naming the setting, unless the study states how all sites read their files."""
+        _ = self._stated
+        if not self.spec.data.class_names:
+            raise InputError("data.class_names is needed for sites with files of their own, so that all number classes "
+                             "alike; `fedflat data schema` writes it")  # fmt: skip
+
     @classmethod
     def load(cls, folder: Path, settings: RunSettings) -> Study:
         """Read the study of the app in `folder`; the app's code may run. Raises InputError, naming file or field."""
@@ -99,26 +112,56 @@ class Study:
         return RoundTerms(settings.deadline, settings.quorum, settings.norm_multiple, settings.secure_sum)
 
     @property
+    def reads_files(self) -> bool:
+        """Whether clients have files of their own in a format that `data.name` states."""
+        return is_folder(self.spec.data.name) and not (self.spec.data.name == "npz" and self.settings.shape is not None)
+
+    @property
     def own_samples(self) -> bool:
         """Whether clients have samples of their own."""
-        return self.settings.shape is not None
+        return self.settings.shape is not None or self.reads_files
+
+    @property
+    def _stated(self) -> tuple[tuple[int, ...], NumberKind]:
+        """The shape of a sample and the kind of its numbers, as `data` states them."""
+        described = source(self.spec.data.name)
+        assert isinstance(described, FolderDataset)  # noqa: S101 (`reads_files` is true)
+        return described.stated_samples(self.form)
+
+    @property
+    def form(self) -> SampleFormat:
+        """The form in which samples are stored."""
+        data, model = self.spec.data, self.spec.model
+        path = model.options.get("path") if model.name == "transformer" else None
+        folder = data.tokenizer or (str(folder_of("path", str(path))) if path else None)
+        return SampleFormat(data.image_size, data.text_length, tokenizer_of(folder), Schema.of(data))
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of a sample."""
         own = self.settings.shape
+        if own is None and self.reads_files:
+            return self._stated[0]
         return tuple(map(int, own.split("x"))) if own else self.spec.classes_and_shape()[1]
 
     @property
     def classes(self) -> int:
         """The number of classes."""
-        return self.settings.classes or self.spec.classes_and_shape()[0]
+        own = self.settings.classes or (len(self.spec.data.class_names) if self.reads_files else None)
+        return own or self.spec.classes_and_shape()[0]
+
+    @property
+    def numbers(self) -> NumberKind:
+        """The kind of the numbers of clients' own samples."""
+        return self._stated[1] if self.settings.shape is None and self.reads_files else self.settings.numbers
 
     @property
     def digest(self) -> str:
         """Sixteen hexadecimal digits of the SHA-256 of everything in the study on which the results depend."""
-        facts = [self.spec.decisive(), self.own_samples, self.shape, self.classes]
-        facts += [self.settings.numbers] if self.settings.numbers != "floats" else []
+        settings = self.spec.model_copy(update={"data_dir": None})  # each machine has its own data folder
+        facts: list[Any] = [settings.decisive(), self.own_samples, self.shape, self.classes]
+        facts += [self.numbers] if self.own_samples and self.numbers != "floats" else []
+        facts += self.form.text_key if self.reads_files else ()
         facts += (
             [{name: found["sha256"] for name, found in self.spec.code().items()}] if self.spec.outside_names() else []
         )
@@ -147,19 +190,36 @@ def stored(node: Mapping[str, Any]) -> tuple[Any, Any]:
     """Read the samples in the folder `data` of the node's configuration `node`. Raises InputError, naming the file."""
     folder = node.get("data")
     if folder is None:
-        raise InputError("node-config: data is missing: the folder with this client's x.npy and y.npy")
+        raise InputError("node-config: data is missing: the folder with this client's samples")
     return _read(Path(str(folder)).expanduser())
 
 
-def own_samples(study: Study, samples: tuple[Any, Any], number: int) -> FederatedData:
+def files_of(study: Study, place: str) -> LoadedDataset:
+    """Read the samples in the files at `place`, a folder or one file, as the study states.
+
+    Raises InputError, naming file and column, for files that do not fit the study.
+    """
+    name, how = study.spec.data.name, study.spec.data.labelling
+    loaded = source(name).load(name, str(Path(place).expanduser()), True, study.form, no_progress)
+    return labelled(loaded, study.spec.task, name, replace(how, classes=study.classes))
+
+
+def own_samples(study: Study, samples: tuple[Any, Any] | LoadedDataset, number: int) -> FederatedData:
     """Return the samples of client `number` as its data. Raises InputError if they do not fit the study."""
     how = study.spec.data
-    data = FederatedData.from_clients([samples], classes=study.classes, labels=how.labels, class_names=how.class_names)
+    if isinstance(samples, LoadedDataset):
+        names, preparation = samples.class_names, samples.preparation
+        samples = samples.train.x, samples.train.y
+        data = FederatedData.from_clients([samples], classes=study.classes)
+        data = replace(data, class_names=names, preparation=preparation)
+    else:
+        data = FederatedData.from_clients([samples], classes=study.classes, labels=how.labels,
+                                          class_names=how.class_names)  # fmt: skip
     if data.class_names and not how.class_names:
         raise InputError("y names classes: set data.class_names in the study, so that all clients number them alike")
-    if kind_of(data.x) != study.settings.numbers:
+    if kind_of(data.x) != study.numbers:
         raise InputError(f"samples are {kind_of(data.x)} ({str(data.x.dtype).removeprefix('torch.')}), and the study's "
-                         f"{study.settings.numbers}, so that all clients' reach the model alike: convert x, or set "
+                         f"{study.numbers}, so that all clients' reach the model alike: convert x, or set "
                          "numbers (--numbers)")  # fmt: skip
     if data.shape != study.shape:
         raise InputError(f"samples have shape {data.shape}, the study's {study.shape}")
@@ -172,7 +232,9 @@ def evaluation_data(study: Study) -> FederatedData | None:
         return federated_data(study.spec)
     if not study.settings.test:
         return None
-    data = own_samples(study, _read(Path(study.settings.test).expanduser()), 0)
+    place = study.settings.test
+    found = files_of(study, place) if study.reads_files else _read(Path(place).expanduser())
+    data = own_samples(study, found, 0)
     return replace(data, test=data.client(0))
 
 
