@@ -23,7 +23,15 @@ from .numbers import check_kind
 from .own_data import own_clients, own_samples
 from .partition import IID, Partition
 from .preparation import Augmentation, Preparation, augmentation_of
-from .selection import DataOptions, Holdings, check_split, hold_out, split_generator, split_samples
+from .selection import (
+    DataOptions,
+    Holdings,
+    check_split,
+    hold_out,
+    own_test_sets,
+    split_generator,
+    split_samples,
+)
 from .types import Index, Members
 
 Augment = Literal["none", "crop-flip", "fl-simulator"]
@@ -51,6 +59,8 @@ class FederatedData:
     preparation: Preparation = Preparation()
     augmentation: Augmentation | None = None
     validation: Holdings | None = None  # samples that each client holds but does not train on
+    own_test: Holdings | None = None  # indices into `test` of the test samples of each client
+    client_names: tuple[str, ...] = ()  # empty if clients have no names
     vocabulary: tuple[str, ...] = ()  # of texts: the word of each token number
     contents: str | None = None  # a digest of the samples, if it is known without reading them
     class_names: tuple[str, ...] = ()  # of the class indices; empty if labels came as class indices
@@ -77,6 +87,7 @@ class FederatedData:
             raise InputError("data: there is no client")
         if self.class_names and len(self.class_names) != self.classes:
             raise InputError(f"data: classes = {self.classes}, and class_names has {len(self.class_names)} names")
+        _check_own_test(self.own_test, self.test, self.clients)
         empty = np.flatnonzero(self.sizes == 0)
         if len(empty):
             raise InputError(
@@ -91,6 +102,7 @@ class FederatedData:
         test: Any = None,
         classes: int | None = None,
         name: str = "data",
+        own_tests: Iterable[Any] | None = None,
         validation: float = 0.0,
         augment: Augment = "none",
         seed: int = 0,
@@ -104,6 +116,7 @@ class FederatedData:
         Instead of a pair, a client's data or `test` may be a dataset in a form that `split` accepts. All parts have the
         same kind of numbers: uint8, integers or floats.
 
+        own_tests: in place of `test`, the test samples of each client; together they are the test set.
         task: "multi-label", for y (n_i, labels) of 0 and 1, or "regression", for y (n_i,) or (n_i, k) of numbers.
         classes, labels, class_names, columns: as in `split`. validation: share of each client's samples that it does
         not train on, drawn by `seed`. augment: augmentation in training, for pictures: uint8 (n, channels, height,
@@ -115,9 +128,9 @@ class FederatedData:
         options, how = _own_options(
             classes, validation=validation, augment=augment, labels=labels, class_names=class_names
         )
-        loaded, sizes = own_clients(clients, test, columns, checked_task(task), how)
-        held = Holdings(np.arange(sum(sizes), dtype=np.int64), np.cumsum([0, *sizes], dtype=np.int64))
-        return _federated(loaded, held, name, "given", options, seed)
+        loaded, sizes, tests = own_clients(clients, test, own_tests, columns, checked_task(task), how)
+        data = _federated(loaded, Holdings.in_order(sizes), name, "given", options, seed)
+        return replace(data, own_test=Holdings.in_order(tests)) if tests else data
 
     @classmethod
     @takes_numbers
@@ -225,8 +238,9 @@ class FederatedData:
         x, y = self.client(i)
         members, offsets = np.arange(len(y)), np.array([0, len(y)])
         return replace(
-            self, x=x, y=y, members=members, offsets=offsets, first=i, test=None, validation=None, contents=None
-        )
+            self, x=x, y=y, members=members, offsets=offsets, first=i, test=None, validation=None, own_test=None,
+            client_names=(), contents=None,
+        )  # fmt: skip
 
     def inputs(self, samples: Tensor) -> Tensor:
         """Return the model's input, (*batch, *shape), for the training samples with these indices (*batch,)."""
@@ -284,6 +298,7 @@ def _federated(
     loaded: LoadedDataset, held: Holdings, name: str, partition: str | Partition, options: DataOptions, seed: int
 ) -> FederatedData:
     """Return a data set with its split over clients, and with validation samples if `options` ask for a share."""
+    own_test, names = own_test_sets(loaded, held, partition)
     data = FederatedData(
         x=loaded.train.x,
         y=loaded.train.y,
@@ -299,6 +314,8 @@ def _federated(
         contents=loaded.contents,
         task=loaded.task,
         class_names=loaded.class_names,
+        own_test=own_test,
+        client_names=names,
     )
     if not options.validation:
         return data
@@ -323,6 +340,17 @@ def _check_index(members: Members, offsets: Index, samples: int) -> None:
         raise InputError(f"data: offsets must rise from 0 to the {len(members)} members")
     if len(members) and (members.min() < 0 or members.max() >= samples):
         raise InputError(f"data: members name samples outside 0..{samples - 1}")
+
+
+def _check_own_test(own: Holdings | None, test: tuple[Tensor, Tensor] | None, clients: int) -> None:
+    if own is None:
+        return
+    if test is None:
+        raise InputError("data: own_test names test samples, and there is no test set")
+    _check_index(own.members, own.offsets, len(test[1]))
+    if len(own.sizes) != clients or not len(own.members):
+        raise InputError(f"data: own_test is of {len(own.sizes)} clients with {len(own.members)} samples; there are "
+                         f"{clients} clients")  # fmt: skip
 
 
 def _check_samples(which: str, x: Tensor, y: Tensor, classes: int, task: Kind) -> None:

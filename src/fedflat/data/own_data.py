@@ -18,34 +18,57 @@ from ..core.task import Kind
 from .arrays import Columns, groups, has_columns, read_columns, refuse_other_columns, samples_and_labels, stored_parts
 from .dataset import BundledDataset, LoadedDataset, SampleArrays
 from .labels import INDICES, Labelling, named
-from .numbers import alike
+from .numbers import Array, alike
 from .selection import in_proportion, rows_of
 
 LARGEST_TEST_SHARE = 0.9
 
 
 def own_clients(
-    clients: Iterable[Any], test: Any, columns: Columns | None, task: Kind, how: Labelling
-) -> tuple[LoadedDataset, list[int]]:
+    clients: Iterable[Any], test: Any, own_tests: Iterable[Any] | None, columns: Columns | None, task: Kind,
+    how: Labelling,
+) -> tuple[LoadedDataset, list[int], list[int]]:  # fmt: skip
     """Join the samples of all clients; return the joined data set and the number of samples of each client.
 
-    See `FederatedData.from_clients`.
+    The last list has the number of test samples of each client; it is empty if clients have none of their own. See
+    `FederatedData.from_clients`.
     """
     if isinstance(clients, dict | str):
         raise InputError("data: from_clients takes a list of (x, y), one per client")
     given = {f"client {i}": client for i, client in enumerate(clients)}
     if not given:
         raise InputError("data: from_clients needs at least one client")
+    tests = {} if own_tests is None else {f"test of client {i}": own for i, own in enumerate(own_tests)}
+    if own_tests is not None and (test is not None or len(tests) != len(given)):
+        raise InputError(f"data: own_tests has {len(tests)} test sets for {len(given)} clients, in place of test: give "
+                         "one for each client, and no test")  # fmt: skip
     given |= {} if test is None else {"test": test}
-    refuse_other_columns(given)
+    refuse_other_columns(given | tests)
     parts = {part: samples_and_labels(some, part, columns, task) for part, some in given.items()}
+    of_clients = {part: samples_and_labels(some, part, columns, task) for part, some in tests.items()}
+    if of_clients:
+        parts["test"] = _joined(of_clients)
     stored, outputs, names = stored_parts(parts, task, how)
     held_out = stored.pop("test", None)
     x, y = (torch.cat(some) for some in zip(*stored.values(), strict=True))
     loaded = LoadedDataset(
         SampleArrays(x, y), held_out and SampleArrays(*held_out), outputs, task=task, class_names=names
     )
-    return loaded, [len(own) for own, _ in stored.values()]
+    return loaded, [len(own) for own, _ in stored.values()], [len(own) for own, _ in of_clients.values()]
+
+
+def _joined(parts: Mapping[str, tuple[Tensor, Array]]) -> tuple[Tensor, Array]:
+    """Join the samples and labels of several parts. Raises InputError, naming two, if they differ in kind or shape."""
+    first = next(iter(parts))
+    for part, pair in parts.items():
+        for place, what in enumerate(("samples", "labels")):
+            shape, expected = (tuple(some[place].shape[1:]) for some in (pair, parts[first]))
+            if shape != expected:
+                raise InputError(f"data: {part} has {what} of shape {shape}, {first} of shape {expected}")
+        if (pair[1].dtype.kind == "U") != (parts[first][1].dtype.kind == "U"):
+            raise InputError(f"data: {part} and {first} have labels of different kinds: texts and numbers")
+    x = alike({part: own for part, (own, _) in parts.items()})
+    return torch.cat(x), np.concatenate([y for _, y in parts.values()])
 
 
 def own_samples(

@@ -16,7 +16,7 @@ from ..core.hyper import hyper
 from .conversion import SampleFormat, tokenizer_of
 from .dataset import LoadedDataset, SampleArrays
 from .labels import INDICES, Labelling
-from .partition import Partition
+from .partition import Natural, Partition
 from .partition.scheme import Samples, parts_of
 from .schema import Schema
 from .types import Index, Members
@@ -168,10 +168,19 @@ class Holdings:
         """Return the holdings of clients whose sample indices are `parts`."""
         return cls(np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64))
 
+    @classmethod
+    def in_order(cls, sizes: Sequence[int]) -> Holdings:
+        """Return the holdings of clients that have one after another the next `sizes` samples."""
+        return cls(np.arange(sum(sizes), dtype=np.int64), np.cumsum([0, *sizes], dtype=np.int64))
+
     @property
     def sizes(self) -> Index:
         """Number of samples of each client, (clients,)."""
         return np.diff(self.offsets)
+
+    def without_empty(self) -> Holdings:
+        """Return the holdings of those clients that hold samples."""
+        return Holdings(self.members, np.unique(self.offsets))
 
     def parts(self) -> list[Members]:
         """Return the sample indices of every client."""
@@ -196,6 +205,25 @@ def split_samples(loaded: LoadedDataset, clients: int, scheme: Partition, seed: 
     labels = train.y.numpy() if loaded.task == "classification" else np.zeros(len(train.y), dtype=np.int64)
     samples = Samples(labels, loaded.classes, train.domain, loaded.domains, train.user)
     return Holdings.of(parts_of(scheme, samples, clients, split_generator(seed)))
+
+
+def own_test_sets(
+    loaded: LoadedDataset, held: Holdings, partition: str | Partition
+) -> tuple[Holdings | None, tuple[str, ...]]:
+    """Return the test samples of each client, and the names of clients, if each client is a user of the data.
+
+    None: clients have no test samples of their own. A client without test samples has an empty part.
+    """
+    if not isinstance(partition, Natural) or loaded.train.user is None:
+        return None, ()
+    users = loaded.train.user[held.members[held.offsets[:-1]]]  # of each client
+    names = tuple(loaded.users[user] for user in users) if loaded.users else ()
+    if loaded.test is None or loaded.test.user is None:
+        return None, names
+    order = np.argsort(loaded.test.user, kind="stable")
+    ends = [np.searchsorted(loaded.test.user[order], users, side=side) for side in ("left", "right")]
+    parts = [order[begin:end] for begin, end in zip(*ends, strict=True)]
+    return (Holdings.of(parts) if any(map(len, parts)) else None), names
 
 
 def hold_out(held: Holdings, share: float, rng: np.random.Generator) -> tuple[Holdings, Holdings]:

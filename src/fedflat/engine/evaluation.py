@@ -17,22 +17,33 @@ from ..core.objective import Objective
 from ..core.torch_module import evaluating, scores_of
 from ..data.federated import FederatedData, Holdings
 from ..data.sample_kind import Encoder, SampleKind
-from ..data.types import Index
+from ..data.types import Index, Members
 from ..metrics.accuracy import (
     SAMPLES_AT_ONCE,
     Evaluation,
     client_accuracies,
+    own_test_accuracies,
     per_client,
     score,
     score_samples,
+    score_test_samples,
     spread,
     validation_accuracies,
 )
+from ..metrics.by_client import MOST_CLIENTS, ClientScores, Correct, client_scores, with_test_samples
 from ..metrics.classification import Collector
 from .ranks import Ranks
 
+OWN_TEST = "client_test_accuracy"  # of the server's model on each client's own test samples
+PERSONAL_TEST = "personal_test_accuracy"  # of each client's own model on them
 WITHOUT_VALIDATION = "data.validation: no client that takes part holds two different samples"
-EVALUATED = ("test_", "validation_", "held_out_", "personal_")  # beginnings of the names of a round's scores
+EVALUATED = (
+    "test_",
+    "validation_",
+    "held_out_",
+    "client_test_",
+    "personal_",
+)  # beginnings of the names of a round's scores
 
 
 @dataclass(frozen=True)
@@ -47,12 +58,12 @@ class ServerModel:
     iterate: Callable[[], Tensor] | None = None  # returns the trained model (d,); None if `w` is the trained model
 
     def round_scores(self) -> dict[str, float]:
-        """Return the metrics of a round: on test samples, validation samples and held-out clients."""
+        """Return the metrics of a round: on test samples, all and by client, validation samples, held-out clients."""
         w = self.w()
-        values = tested(self.objective, w, self.data, self.metrics)
+        values = self._tested(w)
         if self.iterate is not None:
             last = self.iterate()
-            scores = values if torch.equal(last, w) else tested(self.objective, last, self.data, self.metrics)
+            scores = values if torch.equal(last, w) else self._tested(last)
             values |= {f"{name}_iterate": value for name, value in scores.items()}
         if self.data.validation is not None:
             values["validation_accuracy"] = float(validation_accuracies(self.objective, w, self.data).mean())
@@ -62,8 +73,11 @@ class ServerModel:
         return values
 
     def final_scores(self) -> dict[str, float]:
-        """Return the metrics at the end of a run: clients' accuracies on validation and training samples, and loss."""
+        """Return the metrics at the end of a run: clients' accuracies on their own samples, and training loss."""
         w, values = self.w(), dict[str, float]()
+        if self.data.own_test is not None and self.data.task != "regression":
+            found = score(self.objective, w, *tests_of(self.data), self.data.preparation)
+            values |= spread_of(OWN_TEST, own_test_accuracies(found, self.data))
         if self.data.validation is not None:
             values |= spread_of("validation_accuracy", validation_accuracies(self.objective, w, self.data))
         train = score(self.objective, w, self.data.x, self.data.y, self.data.preparation)
@@ -72,6 +86,30 @@ class ServerModel:
         held = torch.from_numpy(self.data.held(slice(None)))  # samples that no client holds are left out
         loss = float(train.loss.double().cpu()[held].mean())
         return values | test_samples(self.data) | {"train_loss": loss}
+
+    def client_scores(self) -> ClientScores | None:
+        """Return the final scores of each client; None if there are none, or too many clients."""
+        correct = self.recognised()
+        return None if correct is None else client_scores(self.data, correct, None, "recall" in self.metrics)
+
+    def recognised(self) -> Correct | None:
+        """Return which test samples the model recognises, by client; None without own test samples to report."""
+        clients = with_test_samples(self.data, np.arange(self.data.clients))
+        if not 0 < len(clients) <= MOST_CLIENTS or self.data.own_test is None or self.data.task == "regression":
+            return None
+        found = score(self.objective, self.w(), *tests_of(self.data), self.data.preparation).correct.cpu().numpy()
+        parts = self.data.own_test.parts()
+        return {client: found[parts[client]] for client in clients}
+
+    def _tested(self, w: Tensor) -> dict[str, float]:
+        """Return the metrics of the model `w` (d,) on the test set, all of it and as a mean over clients."""
+        if self.data.test is None:
+            return {}
+        found = test_evaluation(self.objective, w, self.data, self.metrics)
+        values = {f"test_{name}": value for name, value in found.numbers.items()}
+        if self.data.own_test is not None and self.data.task != "regression":
+            values[OWN_TEST] = float(own_test_accuracies(found, self.data).mean())
+        return values
 
 
 @dataclass(frozen=True)
@@ -91,6 +129,8 @@ class OwnModels:
         """Return the same metrics as `ServerModel` does."""
         rows = [tested(self.objective, self.w(client), self.data, self.metrics) for client in self.clients]
         values = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+        if correct := self._recognised():
+            values[PERSONAL_TEST] = float(_shares(correct).mean())
         if self.data.validation is not None:
             values["validation_accuracy"] = float(self._accuracies(self.data.validation).mean())
         return values
@@ -98,6 +138,8 @@ class OwnModels:
     def final_scores(self) -> dict[str, float]:
         """Return the same metrics as `ServerModel` does."""
         values: dict[str, float] = {}
+        if correct := self._recognised():
+            values |= spread_of(PERSONAL_TEST, _shares(correct))
         if self.data.validation is not None:
             values |= spread_of("validation_accuracy", self._accuracies(self.data.validation))
         train = self._evaluations(Holdings(self.data.members, self.data.offsets))
@@ -105,6 +147,20 @@ class OwnModels:
             values |= spread_of("client_accuracy", np.array([score.accuracy for score in train]))
         loss = float(torch.cat([score.loss.double() for score in train]).mean())
         return values | test_samples(self.data) | {"train_loss": loss}
+
+    def client_scores(self) -> ClientScores | None:
+        """Return the final scores of each client; None if there are none, or too many clients."""
+        correct = self._recognised()
+        if not 0 < len(correct) <= MOST_CLIENTS:
+            return None
+        return client_scores(self.data, None, correct, "recall" in self.metrics)
+
+    def _recognised(self) -> Correct:
+        """Return which of its test samples each client's model recognises, for clients with some."""
+        if self.data.own_test is None or self.data.task == "regression":
+            return {}
+        parts, clients = self.data.own_test.parts(), with_test_samples(self.data, self.clients)
+        return {client: recognised_by(self.objective, self.w(client), self.data, parts[client]) for client in clients}
 
     def _accuracies(self, holdings: Holdings) -> NDArray[np.float64]:
         return np.array([score.accuracy for score in self._evaluations(holdings)])
@@ -136,6 +192,8 @@ class PersonalModels:
         data, name = self.server.data, self._score
         values = {} if self.ranks.index else self.server.round_scores()
         values[f"personal_{name}"] = float(self._scores(Holdings(data.members, data.offsets)).mean())
+        if correct := self._recognised():
+            values[PERSONAL_TEST] = float(_shares(correct).mean())
         if data.validation is not None:
             values["validation_accuracy"] = float(self._scores(data.validation).mean())
         return values
@@ -145,9 +203,34 @@ class PersonalModels:
         data, name = self.server.data, self._score
         values = self.server.final_scores()
         values |= spread_of(f"personal_{name}", self._scores(Holdings(data.members, data.offsets)))
+        if correct := self._recognised():
+            values |= spread_of(PERSONAL_TEST, _shares(correct))
         if data.validation is not None:
             values |= spread_of("validation_accuracy", self._scores(data.validation))
         return values
+
+    def client_scores(self) -> ClientScores | None:
+        """Return the final scores of each client; None if there are none, or too many. All ranks must call this."""
+        own, of_server = self._recognised(), self.server.recognised()
+        if not own or of_server is None:
+            return None
+        of_server = {client: of_server[client] for client in own}
+        return client_scores(self.server.data, of_server, own, "recall" in self.server.metrics)
+
+    def _recognised(self) -> Correct:
+        """Return which of its test samples each client's own model recognises, for clients with some."""
+        data, objective = self.server.data, self.server.objective
+        if data.own_test is None or data.task == "regression":
+            return {}
+        parts, those = data.own_test.parts(), np.array(with_test_samples(data, self.clients), dtype=np.int64)
+        found = torch.zeros(sum(len(parts[client]) for client in those), dtype=torch.float64)
+        ends = np.cumsum([0, *(len(parts[client]) for client in those)])
+        for place in np.flatnonzero(self.ranks.owned(those)):
+            client = int(those[place])
+            correct = recognised_by(objective, self.w(client), data, parts[client])
+            found[ends[place] : ends[place + 1]] = torch.from_numpy(correct)
+        whole = self.ranks.summed(found).numpy() > 0.5
+        return {int(client): whole[ends[i] : ends[i + 1]] for i, client in enumerate(those)}
 
     @property
     def _score(self) -> str:
@@ -178,9 +261,32 @@ def tested(objective: Objective, w: Tensor, data: FederatedData, metrics: Sequen
     """
     if data.test is None:
         return {}
-    collector = Collector(metrics, data.class_names or list(map(str, range(data.classes))))
-    numbers = score(objective, w, *data.test, data.preparation, collector).numbers
+    numbers = test_evaluation(objective, w, data, metrics).numbers
     return {f"test_{name}": value for name, value in numbers.items()}
+
+
+def test_evaluation(objective: Objective, w: Tensor, data: FederatedData, metrics: Sequence[str]) -> Evaluation:
+    """Evaluate the model `w` (d,) on all test samples. Raises InputError without a test set."""
+    collector = Collector(metrics, data.class_names or list(map(str, range(data.classes))))
+    return score(objective, w, *tests_of(data), data.preparation, collector)
+
+
+def tests_of(data: FederatedData) -> tuple[Tensor, Tensor]:
+    """Return the test samples. Raises InputError without a test set."""
+    if data.test is None:
+        raise InputError("data has no test set")
+    return data.test
+
+
+def recognised_by(objective: Objective, w: Tensor, data: FederatedData, samples: Members) -> NDArray[np.bool_]:
+    """Return which of the test samples with the indices `samples` (n,) the model `w` (d,) recognises, (n,)."""
+    found: NDArray[np.bool_] = score_test_samples(objective, w, data, samples).correct.cpu().numpy()
+    return found
+
+
+def _shares(correct: Correct) -> NDArray[np.float64]:
+    """Return the share of its test samples that is recognised at each client, (clients,)."""
+    return np.array([some.mean() for some in correct.values()])
 
 
 def test_samples(data: FederatedData) -> dict[str, float]:

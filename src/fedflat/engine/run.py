@@ -18,6 +18,7 @@ from ..core.errors import InputError
 from ..data.sample_kind import SampleKind
 from ..data.types import Index
 from ..files import make_folder
+from ..metrics.by_client import ClientScores
 from ..metrics.flatness import Finding, Flatness
 from ..metrics.protocols import AccuracyCurve
 from ..rounds.checksums import Checksums
@@ -25,7 +26,7 @@ from ..rounds.cost import MethodCost
 from ..rounds.run_model import save_model
 from .evaluation import Evaluated, predict
 
-OF_CLIENTS = ("client_accuracy", "personal_")  # beginnings of the names of metrics of clients' training samples
+OF_CLIENTS = ("client_accuracy", "client_test_", "personal_")  # beginnings of the names of metrics of clients' samples
 METRICS, MODEL, SUMMARY = "metrics.parquet", "model.safetensors", "summary.json"
 FLATNESS, PARTITION, VOCABULARY = "flatness.json", "partition.parquet", "vocabulary.txt"
 
@@ -59,6 +60,8 @@ def write_summary(checksums: Checksums, run: Run, targets: Sequence[float] = ())
         costs = {"plain": curve.reached(target), "smoothed": curve.reached(target, smooth=True)}
         reports.append({"accuracy": target} | {name: cost and vars(cost) for name, cost in costs.items()})
     content = {"summary": run.summary, "targets": reports, "settings": run.settings, "cost": vars(run.cost)}
+    if run.clients is not None:
+        content["clients"] = asdict(run.clients)
     content["samples"] = {name: value for name, value in vars(run.samples).items() if name != "vocabulary"}
     write_json(checksums, SUMMARY, content | {"architecture": run.architecture})
 
@@ -90,6 +93,7 @@ class Run:
     samples: SampleKind  # the kind of samples that the model takes
     # How `fedflat.models.build` makes the module: name, options, classes, shape, dtype; None if a module was given.
     architecture: dict[str, Any] | None = None
+    clients: ClientScores | None = None  # by client, if clients have test samples of their own
 
     def __repr__(self) -> str:
         """Return method, seed, rounds and accuracy in brief."""
@@ -189,6 +193,6 @@ def _tested(history: list[dict[str, float]], last: int, vector_bytes: int) -> di
 
 
 def without_client_values(summary: Mapping[str, float]) -> dict[str, float]:
-    """Remove metrics of clients' training samples from a summary; those that every summary must have are set to NaN."""
+    """Remove metrics of clients' own samples from a summary; those that every summary must have are set to NaN."""
     values = {name: value for name, value in summary.items() if not name.startswith(OF_CLIENTS)}
     return values | {"train_loss": nan, "drift": nan}

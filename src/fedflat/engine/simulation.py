@@ -402,6 +402,7 @@ class Simulation:
             counts=self.data.counts(),
             samples=SampleKind.of(self.data),
             architecture=self._architecture,
+            clients=None if self._private is not None else self._evaluated.client_scores(),
         )
 
     def round(self) -> Round:

@@ -53,6 +53,7 @@ from ..files import (
     system_errors,
     write_atomically,
 )
+from ..metrics.by_client import ClientScores
 from ..metrics.flatness import Finding, Flatness
 from ..models.blocks.fetched import fetched_commit, folder_of
 from ..rounds.checkpoint import KEPT, kept_in, path_of, retire
@@ -479,6 +480,11 @@ class StoredRun:
     @property
     def summary(self) -> dict[str, float]:
         return self._content.summary
+
+    @property
+    def clients(self) -> ClientScores | None:
+        """The final scores of each client; None unless clients have test samples of their own."""
+        return self._content.clients
 
     @cached_property
     def settings(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Every reader raises InputError with one line that names the file and the key.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -23,6 +23,7 @@ from ..data.partition_statistics import PartitionStatistics
 from ..data.sample_kind import SampleKind
 from ..data.types import Index
 from ..files import parsed, read_bytes
+from ..metrics.by_client import MOST_CLIENTS, ClientScores
 from ..metrics.flatness import Finding
 from ..rounds.settings import CLASS, flattened
 from .config_errors import short_repr
@@ -188,6 +189,22 @@ class _Architecture(_FilePart):
     adapter: dict[Key, Scalar | list[Text]] | None
 
 
+def _checked_clients(found: ClientScores) -> ClientScores:
+    """Return the scores of clients. Raises ValueError for lists of different lengths, names and shares out of range."""
+    number = len(found.client)
+    lists: list[Sequence[object]] = [found.samples, *found.recall.values()]
+    lists += [some for some in (found.name, found.accuracy, found.personal_accuracy) if some]
+    if not 0 < number <= MOST_CLIENTS or {len(some) for some in lists} != {number}:
+        raise ValueError("lists of different lengths, or too many clients")
+    shares = (*found.accuracy, *found.personal_accuracy, *(one for some in found.recall.values() for one in some))
+    if not all(share is None or 0 <= share <= 1 for share in shares) or not (found.accuracy or found.personal_accuracy):
+        raise ValueError("a share outside [0, 1], or no accuracy")
+    for name in (*found.name, *found.recall):
+        if len(name) > MAX_TEXT or printable(name) != name:
+            raise ValueError("a name that is long or not printable")
+    return found
+
+
 class Summary(_FilePart):
     """The content of summary.json."""
 
@@ -197,12 +214,21 @@ class Summary(_FilePart):
     cost: dict[Key, int]
     architecture: _Architecture | None = None  # None for a module of the user's own
     samples: SampleKind
+    clients: Annotated[ClientScores, AfterValidator(_checked_clients)] | None = None  # if they have test samples
 
 
 # Groups of further numbers, by the first name of each group; some need a test set, validation samples or both.
 FURTHER_NUMBERS = {
     "client_accuracy_mean": _required(
         client_accuracy_mean=Share, client_accuracy_std=Share, client_accuracy_worst=Share, client_accuracy_best=Share,
+    ),
+    "client_test_accuracy_mean": _required(
+        client_test_accuracy_mean=Share, client_test_accuracy_std=Share, client_test_accuracy_worst=Share,
+        client_test_accuracy_best=Share, client_test_accuracy_worst_tenth=Share,
+    ),
+    "personal_test_accuracy_mean": _required(
+        personal_test_accuracy_mean=Share, personal_test_accuracy_std=Share, personal_test_accuracy_worst=Share,
+        personal_test_accuracy_best=Share, personal_test_accuracy_worst_tenth=Share,
     ),
     "personal_accuracy_mean": _required(
         personal_accuracy_mean=Share, personal_accuracy_std=Share, personal_accuracy_worst=Share,

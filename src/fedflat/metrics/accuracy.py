@@ -105,6 +105,16 @@ def regression_numbers(predicted: Tensor, y: Tensor) -> dict[str, float]:
     return numbers
 
 
+def own_test_accuracies(scores: Evaluation, data: FederatedData) -> NDArray[np.float64]:
+    """Compute the accuracy on each client's own test samples, for clients with some, from scores of all test samples.
+
+    Raises InputError for data whose clients have no test samples of their own.
+    """
+    if data.own_test is None:
+        raise InputError("data: clients have no test samples of their own")
+    return per_client(scores, data.own_test.without_empty())
+
+
 def per_client(scores: Evaluation, holdings: Holdings | FederatedData) -> NDArray[np.float64]:
     """Compute the accuracy on the samples that each client holds, (clients,), from scores of all training samples.
 
@@ -145,10 +155,23 @@ def score_samples(objective: Objective, w: Tensor, data: FederatedData, samples:
     return score(objective, w, data.stored(rows), data.y[rows], data.preparation)
 
 
+def score_test_samples(objective: Objective, w: Tensor, data: FederatedData, samples: Members) -> Evaluation:
+    """Compute `score` on the test samples with the indices `samples` (n,). Raises InputError without a test set."""
+    if data.test is None:
+        raise InputError("data has no test set")
+    x, y = data.test
+    rows = torch.from_numpy(samples).to(y.device)
+    return score(objective, w, x[rows], y[rows], data.preparation)
+
+
 def spread(accuracies: NDArray[np.float64]) -> dict[str, float]:
-    """Compute mean, population standard deviation, worst and best of the clients' accuracies (clients,), by name."""
-    a = accuracies
-    return {"mean": float(a.mean()), "std": float(a.std()), "worst": float(a.min()), "best": float(a.max())}
+    """Compute the mean, population standard deviation, worst and best of clients' accuracies (clients,), by name.
+
+    `worst_tenth` is the mean of the worst tenth of the clients, rounded up to whole clients.
+    """
+    a, tenth = accuracies, -(-len(accuracies) // 10)
+    values = {"mean": float(a.mean()), "std": float(a.std()), "worst": float(a.min()), "best": float(a.max())}
+    return values | {"worst_tenth": float(np.sort(a)[:tenth].mean())}
 
 
 def drift(local: Tensor, received: Tensor) -> Tensor:

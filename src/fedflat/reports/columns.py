@@ -62,9 +62,11 @@ def columns(comparison: ComparisonData) -> list[Column]:
                lambda row: None if row.difference is None else row.difference.mean),
         *_published_columns(comparison.published),
         *(_rounds_column(place, target) for place, target in enumerate(comparison.targets)),
-        _client_column("client", "training"),
-        _client_column("validation", "validation"),
-        _client_column("personal", "own models"),
+        _client_column("client_test", "test", "on each client's own test samples"),
+        _client_column("personal_test", "own models, test", "of each client's own model on its test samples"),
+        _client_column("client", "training", "on each client's own training samples"),
+        _client_column("validation", "validation", "on each client's own validation samples"),
+        _client_column("personal", "own models", "of each client's own model on its training samples"),
         *(_metric_column(name) for name in METRICS),
         Column(measure_title("lambda_max"), "largest eigenvalue of the Hessian of the training loss, final model",
                measure_cell("lambda_max")),
@@ -202,10 +204,10 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
-def _client_column(kind: str, own: str) -> Column:
+def _client_column(kind: str, own: str, which: str) -> Column:
     """Return the column of accuracies over clients.
 
-    kind: prefix of the names of the estimates. own: which samples of each client, or which models, in words.
+    kind: prefix of the names of the estimates. own, which: samples and models in words, briefly and in full.
     """
 
     def cell(row: Row) -> str:
@@ -214,10 +216,11 @@ def _client_column(kind: str, own: str) -> Column:
         mean, std, worst, best = (
             100 * row.estimates[f"{kind}_accuracy_{name}"].mean for name in ("mean", "std", "worst", "best")
         )
-        return f"{mean:.1f} ± {std:.1f} ({worst:.0f}–{best:.0f})"
+        tenth = row.estimates.get(f"{kind}_accuracy_worst_tenth")
+        end = "" if tenth is None else f"; {100 * tenth.mean:.0f}"
+        return f"{mean:.1f} ± {std:.1f} ({worst:.0f}–{best:.0f}{end})"
 
-    which = "of each client's own model on its training" if kind == "personal" else f"on each client's own {own}"
-    meaning = f"final accuracy {which} samples: mean ± population std over clients (worst–best)"
+    meaning = f"final accuracy {which}: mean ± population std over clients (worst–best; mean of the worst tenth)"
     return Column(f"clients, {own}\N{NO-BREAK SPACE}%", meaning, cell)
 
 

@@ -14,6 +14,7 @@ from ..core.errors import InputError
 from ..data.types import Index
 from ..experiments.recipe import Published
 from ..experiments.statistics import Difference, MeanEstimate
+from ..metrics.by_client import ClientScores
 from ..metrics.flatness import Flatness
 from ..metrics.protocols import AccuracyCurve, Protocol, Reached
 from ..rounds.settings import fields_by_name
@@ -39,6 +40,8 @@ class FinishedRun(Interface):
     def counts(self) -> Index: ...
     @property
     def flatness(self) -> Flatness: ...
+    @property
+    def clients(self) -> ClientScores | None: ...
 
 
 @dataclass(frozen=True)

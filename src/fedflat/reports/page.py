@@ -17,7 +17,7 @@ from ..files import make_folder, read_bytes, read_json, write_text
 from ..methods import all_methods
 from ..rounds.cost import compared_messages
 from ..rounds.segments import versions
-from . import curves, figures, flatness, run_settings
+from . import by_client_and_class, curves, figures, flatness, run_settings
 from .columns import caption, columns, target_columns
 from .comparison_data import ComparisonData, FinishedRun, Row
 from .published import published_lines
@@ -100,6 +100,9 @@ def _content(chapter: Chapter) -> dict[str, Any]:
         "partitions": partitions,
         "settings": _settings(comparison),
         "methods": {row.label: _own_settings(row, comparison) for row in comparison.rows},
+        "classes": by_client_and_class.class_table(comparison),
+        "clients": by_client_and_class.client_tables(comparison),
+        "worst": by_client_and_class.worst_tenths(comparison),
         "surfaces": [
             (printable(path.stem), b64encode(read_bytes(path, PICTURE_BYTES)).decode()) for path in chapter.surfaces
         ],

@@ -149,7 +149,7 @@ class TrainingPool:
         """Share the training setup. dtype: of the records. Raises InputError if the setup cannot be pickled."""
         training, batches = copy(executor), copy(executor.batches)
         # Without the samples that only the server uses.
-        batches.data = replace(batches.data, test=None, validation=None, partition="")
+        batches.data = replace(batches.data, test=None, validation=None, own_test=None, client_names=(), partition="")
         training.batches = batches
         parts = _pickled(TrainingSetup(training, ctx.is_weight, ctx.layers), number)
         rows = min(executor.chunk, executor.batches.data.clients)
