@@ -44,6 +44,28 @@ class Stated:
 # torchvision's constants of ImageNet, with which photographs are normalised.
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
+
+def medical(classes: int, channels: int, total: int, validation: int, test: int) -> Stated:
+    """One of MedMNIST's sets (Yang et al., 2023, Table 1, in the numbers of version 3), normalised by one half."""
+    half = (0.5,) * channels
+    return Stated(classes, total - validation - test, test, (channels, 28, 28), half, half)
+
+
+MEDICAL = {
+    "pathmnist": medical(9, 3, 107_180, 10_004, 7_180),
+    "chestmnist": medical(14, 1, 112_120, 11_219, 22_433),
+    "dermamnist": medical(7, 3, 10_015, 1_003, 2_005),
+    "octmnist": medical(4, 1, 109_309, 10_832, 1_000),
+    "pneumoniamnist": medical(2, 1, 5_856, 524, 624),
+    "retinamnist": medical(5, 3, 1_600, 120, 400),
+    "breastmnist": medical(2, 1, 780, 78, 156),
+    "bloodmnist": medical(8, 3, 17_092, 1_712, 3_421),
+    "tissuemnist": medical(8, 1, 236_386, 23_640, 47_280),
+    "organamnist": medical(11, 1, 58_830, 6_491, 17_778),
+    "organcmnist": medical(11, 1, 23_583, 2_392, 8_216),
+    "organsmnist": medical(11, 1, 25_211, 2_452, 8_827),
+}
+
 STATED = {
     # Zhang, Zhao, LeCun (2015), Table 3: 30,000 and 1,900 samples for each of World, Sports, Business, Sci/Tech.
     "ag_news": Stated(
@@ -105,13 +127,32 @@ STATED = {
         columns={"image": "image", "label": "label", "domain": "domain"}, hub=("flwrlabs/pacs", ""),
         domains=("art_painting", "cartoon", "photo", "sketch"),
     ),
+    # Darlow et al. (2018): 9,000 pictures of each class in each of three parts; the authors' own constants.
+    "cinic10": Stated(
+        10, 10 * 9_000, 10 * 9_000, (3, 32, 32), (0.47889522, 0.47227842, 0.43047404),
+        (0.24205776, 0.23828046, 0.25874835), columns={"image": "image", "label": "label"},
+        hub=("flwrlabs/cinic10", ""),
+    ),
+    # Le and Yang (2015): 500 and 50 pictures of each class. FL-Simulator's constants.
+    "tiny_imagenet": Stated(
+        200, 200 * 500, 200 * 50, (3, 64, 64), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5),
+        columns={"image": "image", "label": "label"}, hub=("zh-plus/tiny-imagenet", ""),
+    ),
+    # Netzer et al. (2011): 73,257 and 26,032 of 99,289 digits.
+    "svhn": Stated(
+        10, 99_289 - 26_032, 26_032, (3, 32, 32), (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970),
+        columns={"image": "image", "label": "label"}, hub=("ufldl-stanford/svhn", "cropped_digits"),
+    ),
+    # Caldas et al. (2018): 80 characters, of which a sample has 80; how many there are depends on the text.
+    "shakespeare": Stated(80, None, None, (80,), vocabulary=82),
+    **MEDICAL,
 }  # fmt: skip
 PICTURES = [name for name, stated in STATED.items() if "image" in stated.columns]
-TEXTS = [name for name, stated in STATED.items() if stated.vocabulary]
+TEXTS = [name for name, stated in STATED.items() if "text" in stated.columns]
 
 
 def test_every_set_is_in_the_table() -> None:
-    assert list(STATED) == [name for name in source_names() if not is_folder(name)]
+    assert sorted(STATED) == [name for name in source_names() if not is_folder(name)]
 
 
 @pytest.mark.parametrize("name", STATED)

@@ -131,7 +131,7 @@ def test_texts_in_a_column_of_labels_name_the_classes(tmp_path: Path) -> None:
         load("parquet", parquet_of_texts(tmp_path, ["spam", "ham", "spam"], ["ham."]), clients=1)
     whole = load("parquet", tmp_path, clients=1, class_names=("spam", "ham", "ham.", "eggs"))
     assert (whole.classes, whole.y.tolist(), whole.test[1].tolist()) == (4, [0, 1, 0], [2])
-    with refused("train has labels that are texts, test numbers"):
+    with refused("test has labels that are numbers, train texts"):
         load("parquet", parquet_of_texts(tmp_path, ["spam"] * 3, [0]), clients=1)
 
 

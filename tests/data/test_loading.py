@@ -11,6 +11,7 @@ import torch
 import fedflat as ff
 from fedflat.data import dataset as module
 from fedflat.data.conversion import SampleFormat
+from fedflat.data.medical_sets import MEDICAL_SETS
 from fedflat.data.partition import Domain, Natural
 from fedflat.data.sources import is_folder, known_source, source, source_names
 from support.files import (
@@ -214,7 +215,8 @@ def test_writers_are_the_clients_of_femnist(tmp_path: Path) -> None:
 
 
 def test_every_set_is_in_these_tests() -> None:
-    tested = {name for name, _, _ in PICTURES.values()} | set(DOMAINS) | {"femnist"}
+    elsewhere = {"cinic10", "shakespeare", "svhn", "tiny_imagenet", *MEDICAL_SETS}  # in test_named_sets.py
+    tested = {name for name, _, _ in PICTURES.values()} | set(DOMAINS) | {"femnist"} | elsewhere
     assert tested | {"digits", "ag_news", "dbpedia_14"} == {name for name in source_names() if not is_folder(name)}
 
 

@@ -30,7 +30,7 @@ def write(folder: Path, content: Any, test: Any = None, name: str = "all_data_ni
     for part, some in {"train": content, "test": test}.items():
         if some is not None:
             (folder / part).mkdir(exist_ok=True, parents=True)
-            (folder / part / name).write_text(json.dumps(some))
+            (folder / part / name.replace("train", part)).write_text(json.dumps(some))
     return folder
 
 

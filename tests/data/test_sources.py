@@ -39,7 +39,9 @@ def test_the_test_set_does_not_depend_on_the_seed() -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(ValueError, match=r"data\.name = 'digit' is unknown; known are ag_news, cifar10, .*, digits, "):
+    with pytest.raises(
+        ValueError, match=r"data\.name = 'digit' is unknown; known are ag_news, .*, cifar10, .*, digits, "
+    ):
         ff.data.load("digit", clients=5)
     with pytest.raises(ValueError, match=r"data\.clients must be a whole number of at least 1, got 0"):
         ff.data.load("digits", clients=0)

@@ -13,8 +13,8 @@ from .cache import Writer
 from .conversion import SampleFormat, write_pictures
 from .numbers import NumberKind
 from .own_folders import FolderDataset, picture_form, stated_pictures
-from .readers.encoded_files import SUFFIXES
 from .readers.layouts import Part
+from .readers.picture_folders import SUFFIXES
 from .readers.site_files import PARTS, SiteFile, of_parts, site_files, users_of
 from .readers.untrusted_files import MAX_ENCODED_BYTES, expect, read_regular
 

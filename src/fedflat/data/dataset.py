@@ -19,7 +19,7 @@ from .cache import SourceFiles, Writer, entry, key
 from .conversion import OWN_FORMAT, SampleFormat, write_groups, write_labels, write_pictures, write_texts
 from .preparation import Preparation
 from .readers.file_search import plain_files
-from .readers.layouts import Layout, Shape
+from .readers.layouts import Layout, Part, Shape
 from .schema import Schema
 from .types import Index
 
@@ -133,6 +133,8 @@ class FileDataset:
     hub: HubRepository | None = None
     domains: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()  # other names that the folder of this set may have
+    class_names: tuple[str, ...] = ()  # of the class indices; empty: they have none
+    multi_label: bool = False  # whether a sample has `classes` labels of 0 and 1, not one class
 
     def sample_shape(self, form: SampleFormat = OWN_FORMAT) -> tuple[int, ...]:
         """Return the shape of one sample in `form`. Raises InputError for a form that the samples cannot have."""
@@ -165,7 +167,8 @@ class FileDataset:
         )  # fmt: skip
         if not partial:
             self._check_sizes(name, loaded.sizes)
-        return replace(loaded, classes=self.classes, preparation=self.preparation)
+        classes = 0 if self.multi_label else self.classes
+        return replace(loaded, classes=classes, class_names=self.class_names, preparation=self.preparation)
 
     def _folder(self, name: str, data_dir: str | None) -> Path:
         """Return the folder with the files of this set.
@@ -205,12 +208,22 @@ class FileDataset:
         if parts is None or "train" not in parts:
             raise InputError(f"data folder {folder} has no files of {name}; expected {self.where}")
         for part, content in parts.items():
-            write_labels(writer, f"{name} {part}", part, content, self.classes)
-            if picture is not None:
-                write_pictures(writer, part, content, picture, progress)
+            if self.multi_label:
+                writer.add(f"{part}-y", content.labels)
+            else:
+                write_labels(writer, f"{name} {part}", part, content, self.classes)
+        self._write_samples(writer, parts, picture, form, progress)
+        write_groups(writer, parts)
+
+    def _write_samples(
+        self, writer: Writer, parts: Mapping[str, Part], picture: Shape | None, form: SampleFormat, progress: Progress
+    ) -> None:
+        """Write pictures as pixels, or texts as token numbers."""
         if picture is None:
             write_texts(writer, parts, self.vocabulary_size, form)
-        write_groups(writer, parts)
+            return
+        for part, content in parts.items():
+            write_pictures(writer, part, content, picture, progress)
 
     def _check_sizes(self, name: str, found: Mapping[str, int]) -> None:
         """Raise InputError if a part is not complete. If the files have other parts, an equal total is enough."""

@@ -17,7 +17,7 @@ from .dataset import FoundDataset, LoadedDataset, data_root, load_converted, pri
 from .numbers import NumberKind, alike
 from .preparation import Preparation
 from .readers.array_files import npz_files, read_npz
-from .readers.encoded_files import Parquet, parquet_files
+from .readers.encoded_files import Parquet, parquet_parts
 from .readers.layouts import Part, Shape
 from .readers.untrusted_files import expect
 from .schema import Schema
@@ -135,8 +135,8 @@ class ParquetFolder(FolderDataset):
 
     def files(self, folder: Path) -> list[Path]:
         """Return the files of all parts; an empty list if there is no training file."""
-        found = parquet_files(folder)
-        return found if any(path.name.startswith("train") for path in found) else []
+        found = parquet_parts(folder)
+        return [path for paths in found.values() for path in paths] if "train" in found else []
 
     def stated_samples(self, form: SampleFormat) -> tuple[tuple[int, ...], NumberKind]:
         """Return shape and kind: those of pictures if `channels` is stated, else those of texts."""
@@ -146,7 +146,7 @@ class ParquetFolder(FolderDataset):
         """Write pictures as pixels, or texts as token numbers. Raises InputError for files with neither."""
         from .readers.parquet_columns import first_picture, parquet_columns  # here, because it imports pyarrow
 
-        train = next(path for path in self.files(folder) if path.name.startswith("train"))
+        train = parquet_parts(folder)["train"][0]
         columns = parquet_columns(train)
         domain, user = (group if group in columns else None for group in ("domain", "user"))
         if "image" in columns:

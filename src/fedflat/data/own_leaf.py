@@ -46,7 +46,7 @@ class LeafFolder(FolderDataset):
         form.schema.refuse(("vocabulary",), "LEAF's files")
         found: dict[str, Part] = {}
         shape: tuple[int, ...] | None = None
-        for part, files in of_parts(site_files(folder, (".json",)), folder).items():
+        for part, files in of_parts(site_files(folder, (".json",), of_clients=False), folder).items():
             paths = [file.path for file in files]
             first = next((x for path in paths for _, x, _ in leaf_users(path) if x), None)
             expect(first is not None, str(paths[0]), "and other files of its part have no samples")

@@ -11,16 +11,21 @@ import torch
 from ..core.errors import InputError, shortened
 from ..core.object_references import ExtensionPoint, find_outside, installed, is_outside, is_reference, resolved
 from ..core.registry import known_names, matching
+from .character_dataset import CLASS_NAMES, TOKENS, CharacterDataset
 from .class_folders import ClassFolders
 from .dataset import BundledDataset, FileDataset, HubRepository, LoadedDataset, SampleArrays
+from .medical_sets import MEDICAL_SETS
 from .own_data import own_dataset
 from .own_folders import FolderDataset, NpzFolder, ParquetFolder
 from .own_leaf import LeafFolder
 from .own_tables import CSV, JSONL
 from .preparation import IMAGENET, Preparation
 from .readers.array_files import BinaryBatches, PythonBatches
-from .readers.encoded_files import ImageFolders, Parquet
+from .readers.encoded_files import Parquet
 from .readers.layouts import Csv, Idx, Shape
+from .readers.matlab_files import MatlabDigits
+from .readers.picture_folders import ImageFolders, PartFolders
+from .readers.plays import LETTERS, LeafPlays, RoleText
 
 Source = FileDataset | BundledDataset | FolderDataset
 SOURCES = ExtensionPoint(
@@ -110,6 +115,19 @@ TABLE: dict[str, Source] = {
         hub=HubRepository("uoft-cs/cifar100", "cifar100"),
         folders=("cifar-100", "cifar-100-python", "cifar-100-binary"),
     ),
+    # Its validation part is left out: a run takes validation samples from those that clients train on.
+    "cinic10": FileDataset(
+        "CINIC-10 (Darlow et al., 2018): 32x32 photographs, 10 classes, 90,000 for training and 90,000 for test.",
+        classes=10,
+        sizes={"train": 90_000, "test": 90_000},
+        layouts=(Parquet(image="image"), PartFolders(10)),
+        picture=Shape(channels=3, size=32),
+        preparation=Preparation(
+            mean=(0.47889522, 0.47227842, 0.43047404), std=(0.24205776, 0.23828046, 0.25874835)
+        ),  # its authors' constants
+        hub=HubRepository("flwrlabs/cinic10"),
+        folders=("CINIC-10",),
+    ),
     "csv": CSV,
     "dbpedia_14": FileDataset(
         "DBpedia-14 (Zhang et al., 2015): titles and abstracts in 14 classes, 560,000 for training, 70,000 for test.",
@@ -196,7 +214,39 @@ TABLE: dict[str, Source] = {
         folders=("PACS",),
     ),
     "parquet": ParquetFolder(),
+    # By role; the classes are LEAF's 80 characters. Its released splits are by sample, and differ by seed and share.
+    "shakespeare": CharacterDataset(
+        "Shakespeare by role (Caldas et al., 2018): the next of 80 characters, from LEAF's files or from one text.",
+        classes=len(LETTERS),
+        sizes={},
+        layouts=(LeafPlays(), RoleText()),
+        vocabulary_size=TOKENS,
+        folders=("tiny_shakespeare",),
+        class_names=CLASS_NAMES,
+    ),
+    "svhn": FileDataset(
+        "SVHN (Netzer et al., 2011): 32x32 house numbers, 10 digits, 73,257 for training and 26,032 for test.",
+        classes=10,
+        sizes={"train": 73_257, "test": 26_032},
+        layouts=(Parquet(image="image"), MatlabDigits()),
+        picture=Shape(channels=3, size=32),
+        preparation=Preparation(mean=(0.4377, 0.4438, 0.4728), std=(0.1980, 0.2010, 0.1970)),
+        hub=HubRepository("ufldl-stanford/svhn", "cropped_digits"),
+    ),
+    # FL-Simulator's constants, with which FedSAM's relatives are compared on this set.
+    "tiny_imagenet": FileDataset(
+        "Tiny-ImageNet (Le and Yang, 2015): 64x64 photographs, 200 classes, 100,000 for training, 10,000 for test.",
+        classes=200,
+        sizes={"train": 100_000, "test": 10_000},
+        layouts=(Parquet(image="image"), PartFolders(200, test="val", annotations="val_annotations.txt")),
+        picture=Shape(channels=3, size=64),
+        preparation=Preparation(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+        hub=HubRepository("zh-plus/tiny-imagenet"),
+        folders=("tiny-imagenet", "tiny-imagenet-200"),
+    ),
+    **MEDICAL_SETS,
 }
+TABLE = dict(sorted(TABLE.items()))
 
 
 def source_names() -> list[str]:

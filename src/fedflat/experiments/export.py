@@ -21,9 +21,9 @@ from ..adapters.peft_files import export_adapter
 from ..core.errors import InputError, printable
 from ..core.progress import Progress
 from ..data.readers.array_files import read_samples
-from ..data.readers.encoded_files import SUFFIXES
 from ..data.readers.file_search import plain_files
 from ..data.readers.layouts import Shape
+from ..data.readers.picture_folders import SUFFIXES
 from ..data.readers.pictures import decode_pictures
 from ..data.readers.untrusted_files import MAX_ENCODED_BYTES, MAX_FILE_BYTES, read_regular
 from ..data.sample_kind import SampleKind

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedflat.data.readers.encoded_files import ImageFolders
 from fedflat.data.readers.layouts import Shape
+from fedflat.data.readers.picture_folders import ImageFolders
 from support.files import encoded, random_pictures, refused, write_files
 
 LAYOUT = ImageFolders(domains=("art", "real world"))

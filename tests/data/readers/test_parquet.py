@@ -51,9 +51,17 @@ def test_the_files_of_a_part_are_read_in_order(tmp_path: Path) -> None:
 )
 def test_names_of_files(tmp_path: Path, name: str) -> None:
     write_parquet(tmp_path / name, columns())
-    (tmp_path / "validation-00000-of-00001.parquet").write_bytes(b"not read")
     (tmp_path / "retrain.parquet").write_bytes(b"not read")
     assert IMAGES.parts(tmp_path, GREY).keys() == {"train"}
+
+
+@pytest.mark.parametrize("name", ["validation-00000-of-00001.parquet", "valid.parquet"])
+def test_a_validation_part_stands_in_for_a_missing_test_part(tmp_path: Path, name: str) -> None:
+    for seed, file in enumerate(["train.parquet", name]):
+        write_parquet(tmp_path / file, columns(seed=seed))
+    assert IMAGES.parts(tmp_path, GREY)["test"].labels.tolist() == random_labels(4, seed=1).tolist()
+    write_parquet(tmp_path / "test.parquet", columns(seed=2))
+    assert IMAGES.parts(tmp_path, GREY)["test"].labels.tolist() == random_labels(4, seed=2).tolist()
 
 
 def test_no_parquet(tmp_path: Path) -> None:

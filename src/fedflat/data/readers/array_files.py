@@ -13,6 +13,7 @@ import tokenize
 import warnings
 import zipfile
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -204,14 +205,49 @@ def read_samples(path: Path) -> Array:
     return _samples(path, arrays["x"])
 
 
-def _arrays(path: Path) -> dict[str, Array]:
-    """Read the arrays x, y, domain and user, if the file has them; other arrays are not read."""
+@dataclass(frozen=True)
+class MedicalNpz:
+    """The npz file of a set of MedMNIST (Yang et al., 2023), with the arrays train_images, train_labels and so on.
+
+    Its validation part is not read.
+    """
+
+    name: str  # of the file, without the suffix
+    labels: int = 1  # for each picture; more than one: each is 0 or 1
+
+    def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
+        path = folder / f"{self.name}.npz"
+        if not path.is_file():
+            return None
+        with parsing(str(path), "not a readable npz file"):
+            names = [f"{part}_{what}" for part in ("train", "test") for what in ("images", "labels")]
+            arrays = _arrays(path, names)
+        for name in names:
+            expect(name in arrays, str(path), f"has no array {name!r}")
+        return {part: self._part(path, arrays[f"{part}_images"], arrays[f"{part}_labels"], shape)
+                for part in ("train", "test")}  # fmt: skip
+
+    def _part(self, path: Path, x: Array, y: Array, shape: Shape | None) -> Part:
+        x = x[..., None] if x.ndim == 3 else x
+        expected = (len(x), *((shape.size, shape.size, shape.channels) if shape else ()))
+        expect(x.dtype == np.uint8 and x.shape == expected, str(path), f"has pictures of shape {x.shape} {x.dtype}")
+        expect(y.shape == (len(x), self.labels) and y.dtype.kind in "biu", str(path), f"has labels {y.shape} {y.dtype}")
+        expect(len(x) <= MAX_SAMPLES, str(path), f"a part has {len(x):,} pictures; at most {MAX_SAMPLES:,} are read")
+        labels = y[:, 0].astype(np.int64) if self.labels == 1 else y.astype(np.float32)
+        return Part(labels, np.moveaxis(x, -1, 1))
+
+    def __str__(self) -> str:
+        return f"{self.name}.npz"
+
+
+def _arrays(path: Path, names: Sequence[str] = NAMES) -> dict[str, Array]:
+    """Read the arrays called `names`, if the file has them; other arrays are not read."""
     with open_zip(path) as archive:
         members = archive.infolist()
     expect(len(members) <= MAX_MEMBERS, str(path), f"more than {MAX_MEMBERS:,} arrays")
     named = {member.filename.removesuffix(".npy"): member for member in members}
     expect(len(named) == len(members), str(path), "has an array twice")
-    return {name: _array(path, name, named[name]) for name in NAMES if name in named}
+    return {name: _array(path, name, named[name]) for name in names if name in named}
 
 
 def _array(path: Path, name: str, member: zipfile.ZipInfo) -> Array:

@@ -1,4 +1,4 @@
-"""Folders of pictures, and the Hugging Face hub's parquet files with encoded pictures or texts.
+"""The Hugging Face hub's parquet files with encoded pictures or texts.
 
 This module is imported with the table of data sets, so it imports pyarrow and Pillow only when files are read.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +16,15 @@ import numpy as np
 from ..numbers import Array
 from .file_search import plain_files
 from .layouts import Part, Shape, join_texts
-from .untrusted_files import MAX_ENCODED_BYTES, MAX_SAMPLES, expect, read_regular
+from .untrusted_files import MAX_SAMPLES, expect
 
 if TYPE_CHECKING:
     from .parquet_columns import ColumnReader
 
-NAME = re.compile(r"(train|test)(?:-(\d+)-of-(\d+))?(?:-[0-9a-f]+)?\.parquet")
+PART = "train|test|valid|validation"
+NAME = re.compile(rf"({PART})(?:-(\d+)-of-(\d+))?(?:-[0-9a-f]+)?\.parquet")
+CONVERTED = re.compile(r"(\d{4})\.parquet")  # the hub's own conversion, in a folder with the name of the part
+UNKNOWN = 0  # number of files of a part, where their names do not say it
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,7 @@ class Parquet:
     own: bool = False  # a user's own files: labels may be texts, and class numbers get the names that files declare
 
     def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
-        # Of each part's files: the place of the file, the number of files, its path.
-        split: dict[str, list[tuple[int, int, Path]]] = {}
-        for path in parquet_files(folder):
-            if match := NAME.fullmatch(path.name):
-                split.setdefault(match[1], []).append((int(match[2] or 0), int(match[3] or 1), path))
-        return {part: self._part(_in_order(files), shape) for part, files in split.items()} or None
+        return {part: self._part(paths, shape) for part, paths in parquet_parts(folder).items()} or None
 
     def _part(self, paths: list[Path], shape: Shape | None) -> Part:
         from .parquet_columns import ColumnReader, open_parquet
@@ -84,43 +81,28 @@ class Parquet:
         return f"train-*.parquet with columns {', '.join(self._columns())}"
 
 
-def parquet_files(folder: Path) -> list[Path]:
-    """Return the files below `folder` that are named as parts of a set."""
-    return [path for path in plain_files(folder) if NAME.fullmatch(path.name)]
+def parquet_parts(folder: Path) -> dict[str, list[Path]]:
+    """Return the files below `folder` that are named as parts of a set, in order; validation files if no test is there.
+
+    Raises InputError if the names show that a file is missing or exists twice.
+    """
+    split: dict[str, list[tuple[int, int, Path]]] = {}  # the place of each file, the number of files, the path
+    for path in plain_files(folder):
+        if match := NAME.fullmatch(path.name):
+            split.setdefault(match[1], []).append((int(match[2] or 0), int(match[3] or 1), path))
+        elif (match := CONVERTED.fullmatch(path.name)) and path.parent.name in PART.split("|"):
+            split.setdefault(path.parent.name, []).append((int(match[1]), UNKNOWN, path))
+    valid = split.pop("validation", None) or split.pop("valid", None)
+    if valid and "test" not in split:
+        split["test"] = valid
+    return {part: _in_order(split[part]) for part in ("train", "test") if part in split}
 
 
 def _in_order(files: list[tuple[int, int, Path]]) -> list[Path]:
     """Sort the files of a part. Raises InputError if the names show that a file is missing or exists twice."""
     files = sorted(files)
-    _, number, path = files[0]
-    complete = [file[:2] for file in files] == [(i, number) for i in range(number)]
+    _, stated, path = files[0]
+    number = stated or len(files)
+    complete = [file[:2] for file in files] == [(i, stated) for i in range(number)]
     expect(complete, str(path), f"there are {len(files)} of its part's {number} file(s), or one of them twice")
     return [path for _, _, path in files]
-
-
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
-
-
-@dataclass(frozen=True)
-class ImageFolders:
-    """`DOMAIN/CLASS/picture.jpg`, perhaps below one more folder; classes are numbered in the order of their names."""
-
-    domains: tuple[str, ...]  # names of the domains and of their folders
-
-    def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
-        pictures = [path for path in plain_files(folder) if path.suffix.lower() in SUFFIXES]
-        pictures = [path for path in pictures if path.parent.parent.name in self.domains]
-        if not pictures or shape is None:
-            return None
-        from .pictures import decode_pictures
-
-        classes = sorted({path.parent.name for path in pictures})
-        domain = [path.parent.parent.name for path in pictures]
-        missing = sorted(set(self.domains) - set(domain))
-        expect(not missing, str(folder), f"has no pictures of domain {', '.join(missing)}")
-        labels = np.array([classes.index(path.parent.name) for path in pictures])
-        encoded = ((str(path), partial(read_regular, path, MAX_ENCODED_BYTES)) for path in pictures)
-        return {"train": Part(labels, decode_pictures(encoded, shape), domain)}
-
-    def __str__(self) -> str:
-        return f"folders {self.domains[0]}/CLASS/*.jpg, ..."

@@ -26,10 +26,11 @@ class SiteFile:
     client: str  # empty: the file is of all clients
 
 
-def site_files(place: Path, suffixes: Collection[str], inside: int = 0) -> list[SiteFile]:
+def site_files(place: Path, suffixes: Collection[str], inside: int = 0, of_clients: bool = True) -> list[SiteFile]:
     """Return the files at `place`, a folder or one file, that have one of the `suffixes`, sorted by their paths.
 
     inside: number of the last folders of each path that are part of the samples' description, such as their class.
+    of_clients: whether paths name clients; if not, every file is of all clients.
     """
     if place.is_file():
         return [SiteFile(place, "train", "")] if place.suffix.lower() in suffixes else []
@@ -39,7 +40,8 @@ def site_files(place: Path, suffixes: Collection[str], inside: int = 0) -> list[
             words = path.relative_to(place).with_suffix("").parts
             words = words[: -1 - inside] if inside else words
             part = "test" if "test" in words else "train"
-            found.append(SiteFile(path, part, "/".join(word for word in words if word not in PARTS)))
+            client = "/".join(word for word in words if word not in PARTS) if of_clients else ""
+            found.append(SiteFile(path, part, client))
     return found
 
 

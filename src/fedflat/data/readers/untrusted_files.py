@@ -84,7 +84,7 @@ def parsing(file: str, problem: str = "truncated or damaged") -> Iterator[None]:
         yield
     except InputError:
         raise
-    except imported_errors(*PARSING_ERRORS, "pyarrow:ArrowException") as error:
+    except imported_errors(*PARSING_ERRORS, "pyarrow:ArrowException", "scipy.io.matlab:MatReadError") as error:
         raise file_error(file, f"{problem} ({in_one_line(error)})") from error
 
 
