@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import fedflat as ff
+from fedflat.data.selection import Holdings
 from fedflat.methods import all_methods
 
 PAGE = (Path(__file__).parents[2] / "docs" / "columns.md").read_text()
@@ -21,10 +23,12 @@ def rows(table: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> ff.Run:
-    """A run with everything that a run can have: held-out clients, a second model, parts that stay, attacks."""
+    """A run with everything that a run can have: held-out clients, a second model, parts that stay, own test sets."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDFLAT_CACHE", str(tmp_path_factory.mktemp("cache")))
         data = ff.data.load("digits", clients=5, validation=0.2)
+    own = Holdings.in_order([90] * 5)  # each client has a fifth of the test samples
+    data = replace(data, own_test=own)
     rule = ff.HeldOut(1.0, 0.2)
     return ff.Simulation(
         "mlp", data, ff.methods.SWA(begin=0, cycle=1), ff.Client(), rounds=2, participation=rule,

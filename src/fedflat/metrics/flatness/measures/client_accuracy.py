@@ -7,7 +7,7 @@ from ..subject import Subject
 
 
 class ClientAccuracy(Measure):
-    """Accuracy of the model on each client's training samples: mean, population standard deviation, worst, best.
+    """Accuracy of the model on each client's training samples: mean, spread, worst ones, best.
 
     Accuracies are in [0, 1]; every client has the same weight. Mean and standard deviation are the "mean (std)" of
     FedSAM (Qu et al., 2022, Table 1). All samples of every client are used.
