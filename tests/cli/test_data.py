@@ -82,7 +82,7 @@ def test_own_arrays_are_trained_on_and_the_folder_tells_runs_apart(fedflat) -> N
 
 
 @pytest.mark.slow
-def test_a_regression_runs_is_read_again_and_is_not_compared(fedflat) -> None:
+def test_a_regression_runs_is_read_again_and_is_compared_by_r2(fedflat) -> None:
     Path("mine").mkdir()
     x = np.random.default_rng(0).normal(size=(90, 3))
     y = x @ np.array([1.0, -1.0, 0.5])
@@ -96,9 +96,12 @@ def test_a_regression_runs_is_read_again_and_is_not_compared(fedflat) -> None:
     assert summary["settings"]["loss"] == "regression"
     assert summary["summary"]["test_r2_last"] > 0.9
     assert fedflat("resume runs/one")[0] == 0
+    code, out, _ = fedflat(f"compare {line} {how} --seeds 0 --seeds 1 --last 1 --out runs/both")
+    assert (code, "test R²" in out, "accuracy" in out) == (0, True, False), out
+    page = Path("runs/both/report.html").read_text()
+    assert "R² against rounds" in page
+    assert "root mean squared error" in page
     for command, reason in (
-        ("report runs/one", "no test accuracy: its data has no test set, or it is a regression"),
-        (f"compare {line}", "loss = 'regression' has no accuracy to compare methods by"),
         (f"run {line} --data.validation 0.2", "regression does not have; set validation = 0"),
         ("run --loss regression", "data.name = 'digits' has classes"),
     ):
@@ -227,7 +230,7 @@ SPLIT = "data partition --data.name cifar10 --data_dir data --data.partial true"
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("data prepare cifar", "data.name = 'cifar' is unknown; known are ag_news, cifar10,"),
+        ("data prepare cifar", "data.name = 'cifar' is unknown; known are ag_news,"),
         (
             "data prepare cifar10",
             "data.name = 'cifar10' needs files: give their folder as data_dir (--data-dir), or set",

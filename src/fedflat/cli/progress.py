@@ -56,14 +56,15 @@ class Results(RunObserver):
         self._width = max([18, *(len(run.title) for run in runs)])
 
     def run_ended(self, spec: RunSpec, run: StoredRun) -> None:
-        from ..reports.comparison_data import accuracy, accuracy_in_words  # here, because it needs torch
+        from ..metrics.protocols import SCORES, score_name  # here, because it needs torch
+        from ..reports.comparison_data import accuracy, accuracy_in_words
 
         result = f"train loss {run.summary['train_loss']:.4f}"
         if "validation_accuracy_mean" in run.summary:
             result = f"validation accuracy {100 * run.summary['validation_accuracy_mean']:.2f} % (final model)"
-        if "test_accuracy" in run.summary:
-            how = accuracy_in_words(self._protocol, int(run.summary["test_accuracy_evaluations"]))
-            result = f"test accuracy {100 * accuracy(run, self._protocol):.2f} % ({how})"
+        if score := score_name(run.summary):
+            how = accuracy_in_words(self._protocol, int(run.summary[f"{score}_evaluations"]))
+            result = f"{SCORES[score]} {100 * accuracy(run, self._protocol):.2f} % ({how})"
         if "personal_accuracy_mean" in run.summary:
             result += f", personal accuracy {100 * run.summary['personal_accuracy_mean']:.2f} % (own models at the end)"
         self._console.say(f"{spec.title:<{self._width}} {result}  in {run.summary['seconds']:.1f} s")

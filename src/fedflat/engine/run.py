@@ -20,7 +20,7 @@ from ..data.types import Index
 from ..files import make_folder
 from ..metrics.by_client import ClientScores
 from ..metrics.flatness import Finding, Flatness
-from ..metrics.protocols import AccuracyCurve
+from ..metrics.protocols import AccuracyCurve, score_name
 from ..rounds.checksums import Checksums
 from ..rounds.cost import MethodCost
 from ..rounds.run_model import save_model
@@ -160,8 +160,8 @@ def summarise(
 
     `test_accuracy` and `test_accuracy_std` are mean and population standard deviation over the `last` evaluations.
     `test_accuracy_last` is the accuracy of the final model. `test_accuracy_best_validation` is the test accuracy of the
-    round with the best accuracy on the clients' validation samples, if there are any. In regression there is no
-    accuracy; `test_rmse_last`, `test_mae_last` and `test_r2_last` are those of the final model.
+    round with the best accuracy on the clients' validation samples, if there are any. In regression `test_r2` stands in
+    for `test_accuracy`; `test_rmse_last`, `test_mse_last` and `test_mae_last` are those of the final model.
     """
     vector_bytes = parameters * number_bytes
     values: dict[str, float] = {"rounds": len(history), "parameters": parameters, "vector_bytes": vector_bytes}
@@ -179,11 +179,12 @@ def _tested(history: list[dict[str, float]], last: int, vector_bytes: int) -> di
     if not len(curve.rounds):
         return other
     mean, std = curve.last(last)
+    score = score_name(tested)
     values = {
-        "test_accuracy": mean,
-        "test_accuracy_std": std,
-        "test_accuracy_evaluations": min(last, len(curve.rounds)),
-        "test_accuracy_last": curve.final,
+        f"{score}": mean,
+        f"{score}_std": std,
+        f"{score}_evaluations": min(last, len(curve.rounds)),
+        f"{score}_last": curve.final,
         "test_loss_last": [row["test_loss"] for row in history if "test_loss" in row][-1],
     }
     values |= {name: value for name, value in other.items() if name not in values}

@@ -576,8 +576,6 @@ class StudySpec(Experiment):
             raise InputError(f"methods, seeds and grid make {runs:,} runs; {MAX_RUNS:,} are the most")
         if self.protocol == "best-validation" and not self.data.validation:
             raise InputError("protocol = 'best-validation' needs validation samples; set data.validation")
-        if self.task == "regression":
-            raise InputError("loss = 'regression' has no accuracy to compare methods by; use `fedflat run` for each")
         for method in self.methods:
             _check_method(method, self.weights, None if "rounds" in self.grid else self.rounds)
             self._client_for(method)

@@ -92,14 +92,15 @@ def multi_label_numbers(predicted: Tensor, y: Tensor) -> dict[str, float]:
 
 
 def regression_numbers(predicted: Tensor, y: Tensor) -> dict[str, float]:
-    """Compute root mean squared error, mean absolute error and R2 from predicted and true numbers (n, k).
+    """Compute mean squared error, its root, mean absolute error and R2 from predicted and true numbers (n, k).
 
     R2 = 1 - squared error / squared deviation from the mean, averaged over the k outputs. Outputs whose true numbers do
     not vary are left out of R2; if no output varies, there is no R2.
     """
     error, deviation = (predicted - y).square().sum(0), (y - y.mean(0)).square().sum(0)
     varies = deviation > 0
-    numbers = {"rmse": float((predicted - y).square().mean().sqrt()), "mae": float((predicted - y).abs().mean())}
+    mse = (predicted - y).square().mean()
+    numbers = {"rmse": float(mse.sqrt()), "mse": float(mse), "mae": float((predicted - y).abs().mean())}
     if varies.any():
         numbers["r2"] = float((1 - error[varies] / deviation[varies]).mean())
     return numbers

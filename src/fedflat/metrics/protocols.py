@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 Protocol = Literal["last", "final", "best-validation", "best-test"]
-COLUMNS = ("test_accuracy", "validation_accuracy", "gradients", "bytes_down", "bytes_up")  # of a run's metrics
+COLUMNS = ("validation_accuracy", "gradients", "bytes_down", "bytes_up")  # of a run's metrics
+# What a run's test set measures, at most 1: in regression R2, which is negative if the mean predicts better.
+SCORES = {"test_accuracy": "test accuracy", "test_r2": "test R²"}
 WINDOW = 21  # evaluations in the smoothing window; FedSMOO states a Hanning window but not its length
 
 
@@ -28,6 +30,12 @@ def long_mean(averaged: int, evaluations: int) -> str | None:
     )
 
 
+def score_name(numbers: Iterable[str]) -> str | None:
+    """Return the name of the score among the names of a run's numbers: "test_accuracy", "test_r2", or None."""
+    known = set(numbers)
+    return next((name for name in SCORES if name in known), None)
+
+
 @dataclass(frozen=True)
 class Reached:
     """The first round that reached a target accuracy, and the cost of all clients up to it."""
@@ -40,10 +48,10 @@ class Reached:
 
 @dataclass(frozen=True)
 class AccuracyCurve:
-    """The evaluated rounds of a run."""
+    """The evaluated rounds of a run. In regression, R2 stands in for the accuracy."""
 
     rounds: NDArray[np.int64]  # (n,), from 1
-    accuracy: Values  # (n,) on the test set, in [0, 1]
+    accuracy: Values  # (n,) on the test set, in [0, 1]; R2 is at most 1
     validation: Values | None  # (n,) mean over the clients' validation sets
     gradients: Values  # (n,) so far
     bytes: Values  # (n,) so far, both ways
@@ -51,13 +59,14 @@ class AccuracyCurve:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]], vector_bytes: float) -> AccuracyCurve:
-        """Make the curve from the rows of a run's metrics. Rounds without a test accuracy are left out."""
-        kept = [row for row in rows if row.get("test_accuracy") is not None]
-        columns = {name: np.array([row.get(name) for row in kept], dtype=float) for name in COLUMNS}
+        """Make the curve from the rows of a run's metrics. Rounds without a test accuracy or R2 are left out."""
+        score = next((name for name in SCORES if any(row.get(name) is not None for row in rows)), "test_accuracy")
+        kept = [row for row in rows if row.get(score) is not None]
+        columns = {name: np.array([row.get(name) for row in kept], dtype=float) for name in (score, *COLUMNS)}
         validated = all(row.get("validation_accuracy") is not None for row in kept)
         return cls(
             rounds=np.array([row["t"] + 1 for row in kept], dtype=np.int64),
-            accuracy=columns["test_accuracy"],
+            accuracy=columns[score],
             validation=columns["validation_accuracy"] if validated and kept else None,
             gradients=columns["gradients"],
             bytes=columns["bytes_down"] + columns["bytes_up"],

@@ -11,10 +11,12 @@ from ..experiments.recipe import Published
 from ..metrics.classification import METRICS
 from ..metrics.flatness.measure import subsets, with_error
 from ..metrics.protocols import WINDOW
-from .comparison_data import ComparisonData, Row, accuracy_in_words, by_task
+from .comparison_data import ComparisonData, Row, accuracy_in_words, by_task, score_of
 from .published import ACCURACY, label_for, text_for
 from .run_settings import participation_in_words
 from .text_table import NOTHING
+
+ERRORS = {"rmse": "root mean squared error", "mae": "mean absolute error"}  # of regressions
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def columns(comparison: ComparisonData) -> list[Column]:
     every = [
         Column("method", "class name, and settings that differ among the runs", lambda row: row.label),
         Column(
-            "test accuracy\N{NO-BREAK SPACE}%",
+            f"{comparison.score}\N{NO-BREAK SPACE}%",
             f"{protocol_in_words(comparison)}; mean ± sample standard deviation over seeds",
             _accuracy,
             lambda row: row.accuracy.mean,
@@ -67,7 +69,8 @@ def columns(comparison: ComparisonData) -> list[Column]:
         _client_column("client", "training", "on each client's own training samples"),
         _client_column("validation", "validation", "on each client's own validation samples"),
         _client_column("personal", "own models", "of each client's own model on its training samples"),
-        *(_metric_column(name) for name in METRICS),
+        *(_metric_column(name) for name in ("label-accuracy", *METRICS)),
+        *(_error_column(name, meaning) for name, meaning in ERRORS.items()),
         Column(measure_title("lambda_max"), "largest eigenvalue of the Hessian of the training loss, final model",
                measure_cell("lambda_max")),
         Column(measure_title("sharpness"), "F(w + ρ ∇F/‖∇F‖) − F(w) of the training loss, ρ = 0.05, final model",
@@ -123,13 +126,13 @@ def measure_title(name: str) -> str:
 
 def protocol_in_words(comparison: ComparisonData) -> str:
     """Describe which accuracy the table shows."""
-    evaluations = comparison.rows[0].estimates["test_accuracy_evaluations"].mean
+    evaluations = comparison.rows[0].estimates[f"{score_of(comparison.runs[0])}_evaluations"].mean
     return accuracy_in_words(comparison.protocol, round(evaluations))
 
 
 def caption(comparison: ComparisonData) -> str:
     """Return the caption of the table: protocol, seeds, participation, and targets that no run reached."""
-    parts = [f"test accuracy: {protocol_in_words(comparison)}"]
+    parts = [f"{comparison.score}: {protocol_in_words(comparison)}"]
     if comparison.protocol.startswith("best"):
         parts.append("all else is of the final model")
     parts.append(f"seeds {', '.join(map(str, comparison.seeds))}")
@@ -152,8 +155,8 @@ def _meaning_of_difference(comparison: ComparisonData) -> str:
     baselines = [row.label for row in comparison.rows if row.is_baseline]
     to = f", each row's to the one of {', '.join(baselines)} with the same settings" if len(baselines) > 1 else ""
     return (
-        f"paired difference of test accuracy{to}, in points, with 95 % confidence interval (Student's t over "
-        "seeds, no narrower than the test set allows)"
+        f"paired difference of {comparison.score}{to}, in points, with 95 % confidence interval (Student's t over "
+        "seeds; of accuracies no narrower than the test set allows)"
     )
 
 
@@ -233,6 +236,16 @@ def _metric_column(metric: str) -> Column:
 
     title = {"auc": "AUC"}.get(metric, metric.replace("-", " ").replace("f1", "F1"))
     return Column(f"{title}\N{NO-BREAK SPACE}%", f"{title} of the final model on the test samples", cell)
+
+
+def _error_column(name: str, meaning: str) -> Column:
+    """Return the column of an error of a regression."""
+
+    def cell(row: Row) -> str:
+        estimate = row.estimates.get(f"test_{name}_last")
+        return NOTHING if estimate is None else f"{estimate.mean:.4g}"
+
+    return Column(name.upper(), f"{meaning} of the final model on the test samples", cell)
 
 
 def measure_cell(name: str) -> Callable[[Row], str]:

@@ -21,7 +21,7 @@ from ..metrics.protocols import Protocol, long_mean
 from ..rounds.settings import settings_key
 from . import tables
 from .columns import caption, columns
-from .comparison_data import ComparisonData, FinishedRun, Row, Target, accuracy, curve_of, test_samples
+from .comparison_data import ComparisonData, FinishedRun, Row, Target, accuracy, curve_of, score_of, test_samples
 from .run_settings import HASHES, settings_of_all
 
 if TYPE_CHECKING:
@@ -138,11 +138,8 @@ def compare(
     for run in runs:
         if not hasattr(run, "summary"):
             raise InputError(f"compare takes finished runs, of `Simulation.run` or `fedflat.load_run`, got {run!r}")
-        if "test_accuracy" not in run.summary:
-            raise InputError(
-                f"the run of {run.method}, seed {run.seed}, has no test accuracy: its data has no test set, or it is a "
-                "regression"
-            )
+        if score_of(run) != score_of(runs[0]):
+            raise InputError("compare: some runs are regressions and some are not; compare them apart")
     groups = grouped(runs)
     pairs = paired(groups, baseline)
     used = [reference for reference in pairs if reference is not None]
@@ -296,7 +293,7 @@ def _own_training(groups: Sequence[Group]) -> Iterator[str]:
 def _long_mean(runs: Sequence[FinishedRun]) -> Iterator[str]:
     """Yield a sentence if the mean over the last evaluations covers more than a fifth of a run."""
     for run in runs:
-        warning = long_mean(int(run.summary["test_accuracy_evaluations"]), len(curve_of(run).rounds))
+        warning = long_mean(int(run.summary[f"{score_of(run)}_evaluations"]), len(curve_of(run).rounds))
         if warning:
             yield f"{warning[0].upper()}{warning[1:]}."
             return

@@ -16,7 +16,7 @@ from ..experiments.recipe import Published
 from ..experiments.statistics import Difference, MeanEstimate
 from ..metrics.by_client import ClientScores
 from ..metrics.flatness import Flatness
-from ..metrics.protocols import AccuracyCurve, Protocol, Reached
+from ..metrics.protocols import SCORES, AccuracyCurve, Protocol, Reached, score_name
 from ..rounds.settings import fields_by_name
 
 if TYPE_CHECKING:
@@ -125,6 +125,11 @@ class ComparisonData:
         return [run for row in self.rows for run in row.runs]
 
     @property
+    def score(self) -> str:
+        """What is compared, in words: test accuracy, or in regression test R²."""
+        return SCORES[score_of(self.runs[0])]
+
+    @property
     def seeds(self) -> list[int]:
         return sorted({run.seed for run in self.runs})
 
@@ -145,12 +150,21 @@ def by_task(rows: Sequence[Row]) -> list[list[Row]]:
     return list(tasks.values())
 
 
+def score_of(run: FinishedRun) -> str:
+    """Return the name of the score of a run, which `SCORES` describes. Raises InputError for a run without one."""
+    name = score_name(run.summary)
+    if name is None:
+        raise InputError(f"the run of {run.method}, seed {run.seed}, has no test accuracy: its data has no test set")
+    return name
+
+
 def accuracy(run: FinishedRun, protocol: Protocol) -> float:
-    """Return the test accuracy of `run` by `protocol`.
+    """Return the test accuracy of `run` by `protocol`, or in regression its R2.
 
     Raises InputError for an unknown protocol, and for best-validation without validation samples.
     """
-    names = {"last": "test_accuracy", "final": "test_accuracy_last", "best-validation": "test_accuracy_best_validation"}
+    score = score_of(run)
+    names = {"last": score, "final": f"{score}_last", "best-validation": f"{score}_best_validation"}
     if protocol == "best-test":
         return curve_of(run).best_on_test
     if protocol not in names:
@@ -161,7 +175,12 @@ def accuracy(run: FinishedRun, protocol: Protocol) -> float:
 
 
 def test_samples(runs: Sequence[FinishedRun]) -> float:
-    """Return the smallest number of test samples of `runs`; infinity if no summary states it."""
+    """Return the smallest number of test samples of `runs`; infinity if no summary states it, and in regression.
+
+    It limits the precision of accuracies, which are multiples of 1 / n, and not that of R2.
+    """
+    if any(score_of(run) == "test_r2" for run in runs):
+        return inf
     return min(run.summary.get("test_samples", inf) for run in runs)
 
 

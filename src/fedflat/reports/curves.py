@@ -11,7 +11,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from .comparison_data import ComparisonData, FinishedRun, Row
+from .comparison_data import ComparisonData, FinishedRun, Row, score_of
 from .figures import INK, INLINE, inline, label_ends, line_styles, panel, panels, set_logarithmic
 
 MOST_SMOOTHED = 5  # evaluations in a smoothing window, at most
@@ -35,7 +35,7 @@ class Line:
 
 def window_of(comparison: ComparisonData) -> int:
     """Return the size of the smoothing window: a twentieth of the shortest run's evaluations, at most five."""
-    fewest = min(len(_evaluated(run, "test_accuracy")) for run in comparison.runs)
+    fewest = min(len(_evaluated(run, score_of(run))) for run in comparison.runs)
     return max(1, min(MOST_SMOOTHED, fewest // SMOOTHED_SHARE))
 
 
@@ -48,10 +48,10 @@ def accuracy_curves(comparison: ComparisonData) -> list[str]:
     """Draw test accuracy against rounds as SVG: for each task a figure of all rounds, and one of the second half."""
     figures = []
     for task, rows, names in panels(comparison.rows):
-        lines = _lines(comparison, rows, "test_accuracy", _rounds, 100)
+        lines = _lines(comparison, rows, score_of(comparison.runs[0]), _rounds, 100)
         late = [line and Line(line.x[len(line.x) // 2 :], line.y[:, len(line.x) // 2 :]) for line in lines]
         for title, shown, targets in (("all rounds", lines, comparison.targets), ("second half", late, ())):
-            figures.append(Drawing(rows, names, shown, _titled(title, task), "test accuracy %").svg(targets))
+            figures.append(Drawing(rows, names, shown, _titled(title, task), f"{comparison.score} %").svg(targets))
     return figures
 
 
@@ -83,8 +83,10 @@ def cost_curves(comparison: ComparisonData) -> list[str]:
     figures = []
     for task, rows, names in panels(comparison.rows):
         for title, x_label, unit, spent in COSTS:
-            lines = _lines(comparison, rows, "test_accuracy", spent, 100)
-            figures.append(Drawing(rows, names, lines, _titled(title, task), "test accuracy %", x_label, unit).svg())
+            lines = _lines(comparison, rows, score_of(comparison.runs[0]), spent, 100)
+            figures.append(
+                Drawing(rows, names, lines, _titled(title, task), f"{comparison.score} %", x_label, unit).svg()
+            )
     return figures
 
 

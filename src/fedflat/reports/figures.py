@@ -65,7 +65,7 @@ def differences(comparison: ComparisonData) -> str | None:
             axes.plot(100 * d.mean, place, "o", markersize=5, **style)
         axes.axvline(0, color=INK, linewidth=0.8)
         axes.set_yticks(range(len(rows)), [label for label, _ in reversed(rows)])
-        axes.set(xlabel=f"test accuracy minus {comparison.baseline}'s, points", ylim=(-0.6, len(rows) - 0.4))
+        axes.set(xlabel=f"{comparison.score} minus {comparison.baseline}'s, points", ylim=(-0.6, len(rows) - 0.4))
         return inline(figure, "paired differences")
 
 

@@ -27,6 +27,8 @@ PICTURE_BYTES = 2**24  # most bytes of a picture of loss surfaces
 PARTITIONS = 6  # most partitions that are drawn
 PACKAGES = ("fedflat", "torch")  # whose versions the page names
 LONGEST = 60  # most characters of a version, commit or day
+# By the setting `loss`; any other one is a function of the user's own.
+LOSS_NAMES = {"cross-entropy": "cross-entropy", "multi-label": "binary cross-entropy", "regression": "squared error"}
 WEIGHTS = {"uniform": "equal", "samples": "by their number of samples"}  # of clients in the mean
 _PLAIN = re.compile(r"[\w.+:-]+")
 
@@ -94,6 +96,7 @@ def _content(chapter: Chapter) -> dict[str, Any]:
         "smoothing": curves.smoothing_in_words(curves.window_of(comparison)),
         "accuracy": curves.accuracy_curves(comparison),
         "losses": curves.loss_curves(comparison),
+        "loss": " or ".join(dict.fromkeys(LOSS_NAMES.get(run.settings["loss"], "loss") for run in comparison.runs)),
         "aggregation": curves.aggregation_curves(comparison),
         "costs": curves.cost_curves(comparison),
         "differences": figures.differences(comparison),

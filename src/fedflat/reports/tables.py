@@ -32,11 +32,11 @@ def headline(comparison: ComparisonData) -> str:
     multiple comparisons: of forty methods as good as the baseline, about one has an interval above zero by chance.
     """
     rows = {row.label: row.difference for row in comparison.rows if row.difference is not None}
-    accuracy = "test accuracy" + (", chosen on the test set," if comparison.protocol == "best-test" else "")
+    accuracy = comparison.score + (", chosen on the test set," if comparison.protocol == "best-test" else "")
     if not rows:
         alone = max(comparison.rows, key=lambda row: row.accuracy.mean)
         spread = "" if alone.accuracy.std is None else f" ± {100 * alone.accuracy.std:.2f}"
-        reached = f"{100 * alone.accuracy.mean:.2f}{spread} % test accuracy ({_seeds(alone.accuracy.n)})"
+        reached = f"{100 * alone.accuracy.mean:.2f}{spread} % {comparison.score} ({_seeds(alone.accuracy.n)})"
         return f"{alone.label} has {reached}; there is nothing to compare it with."
     ahead = sorted((label for label, d in rows.items() if d.low is not None and d.low > 0), key=lambda n: -rows[n].mean)
     best = ahead[0] if ahead else max(rows, key=lambda label: rows[label].mean)
