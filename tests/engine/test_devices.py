@@ -7,6 +7,7 @@ most `PER_CHUNK`, and a round at most `PER_COHORT` and `PER_ROUND` beside.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ import fedflat as ff
 from fedflat.adapters.lora import Mode
 from fedflat.core.errors import InputError
 from fedflat.core.torch_module import WITHOUT_FLOAT64
+from fedflat.data import federated
 from fedflat.data.federated import Holdings
 from fedflat.data.partition import Samples, all_partitions
 from fedflat.data.preparation import AUGMENTATIONS, IMAGENET
@@ -112,6 +114,33 @@ def trained(model: str | nn.Module, data: ff.FederatedData, executor: str, devic
         model, data, find("FedAvg")(), ff.Client(batch_size=2), rounds=3, device="meta", executor=executor, **settings
     )
     assert_within_budget(sim, device)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("augment", ["none", "crop-flip"])
+def test_samples_that_do_not_fit_stay_on_the_host(executor: str, augment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training, evaluation and measures copy them batch by batch; labels are on the device."""
+    monkeypatch.setattr(federated, "are_too_large", lambda parts, device: device.type == "meta")
+    data = samples((3, 8, 8), augment=augment)
+    data = replace(data, own_test=Holdings.in_order([1, 1]), validation=Holdings.in_order([1, 1]))
+    attack = ff.Attack(kind="label-flip", share=0.5)
+    with MetaDevice() as device:
+        sim = ff.Simulation("cnn", data, find("FedSAM")(), ff.Client(batch_size=2), rounds=2, device="meta",
+                            executor=executor, attack=attack)  # fmt: skip
+        sim.round()
+        assert sim.data.is_on_host
+        assert (sim.data.x.device.type, sim.data.y.device.type) == ("cpu", "meta")
+        assert (sim.data.test[0].device.type, sim.data.test[1].device.type) == ("cpu", "meta")
+        sim.result(["sharpness", "client-accuracy"])
+    assert device.sent, "batches were copied"
+
+
+def test_half_of_the_free_memory_of_a_gpu_is_for_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2000, 10**9))
+    gpu, parts = torch.device("cuda", 0), [torch.zeros(600, dtype=torch.uint8), torch.zeros(50, dtype=torch.int64)]
+    assert not federated.are_too_large(parts, gpu)
+    assert federated.are_too_large([*parts, torch.zeros(1, dtype=torch.uint8)], gpu)
+    assert not federated.are_too_large(parts * 9, torch.device("cpu"))
 
 
 SHAPES = {"emnist-cnn": (1, 28, 28), "textcnn": (128,), "vit-b-32": (3, 16, 16), "mlp": (1, 8, 8), "cnn": (1, 8, 8)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
@@ -22,7 +22,7 @@ from .labels import Labelling, checked_task
 from .numbers import check_kind
 from .own_data import own_clients, own_samples
 from .partition import IID, Partition
-from .preparation import Augmentation, Preparation, augmentation_of
+from .preparation import Augmentation, Preparation, augmentation_of, to_device
 from .selection import (
     DataOptions,
     Holdings,
@@ -35,6 +35,7 @@ from .selection import (
 from .types import Index, Members
 
 Augment = Literal["none", "crop-flip", "fl-simulator"]
+SHARE_FOR_SAMPLES = 0.5  # of the free memory of a GPU
 AT_ONCE = 2**20  # members that are converted to int64 at once
 
 
@@ -247,8 +248,17 @@ class FederatedData:
         return self.preparation(self.stored(samples))
 
     def stored(self, samples: Tensor) -> Tensor:
-        """Return the training samples with these indices (*batch,) in their stored form, (*batch, *shape)."""
-        return self.x.index_select(0, samples.flatten()).view(*samples.shape, *self.shape)  # 20 times as fast as [...]
+        """Return the training samples with these indices (*batch,) in their stored form, (*batch, *shape).
+
+        They are on the device of `samples`, also if the samples stay on the host (see `to`).
+        """
+        found = self.x.index_select(0, samples.flatten().to(self.x.device))  # 20 times as fast as [...]
+        return to_device(found, samples.device).view(*samples.shape, *self.shape)
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether samples stay on the host, and labels are on a device."""
+        return self.x.device != self.y.device
 
     def counts(self) -> Index:
         """Count samples by client and class or label, (clients, classes); regression: by client only, (clients, 1)."""
@@ -272,12 +282,26 @@ class FederatedData:
         return self.contents or digest((self.x, self.y))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> FederatedData:
-        """Copy the data to `device`, with samples prepared as `dtype`; `members` and `offsets` stay on the host."""
-        test = None if self.test is None else (_cast(self.test[0], device, dtype), _cast(self.test[1], device, dtype))
+        """Copy the data to `device`, with samples prepared as `dtype`; `members` and `offsets` stay on the host.
+
+        If the samples need more than half of the free memory of a GPU, they stay on the host, and each batch is copied
+        when it is used; only the labels are on the device.
+        """
+        parts = [self.x] if self.test is None else [self.x, self.test[0]]
+        place = torch.device("cpu") if are_too_large(parts, device) else device
+        test = None if self.test is None else (_cast(self.test[0], place, dtype), _cast(self.test[1], device, dtype))
         preparation = replace(self.preparation, dtype=dtype)
         return replace(
-            self, x=_cast(self.x, device, dtype), y=_cast(self.y, device, dtype), test=test, preparation=preparation
+            self, x=_cast(self.x, place, dtype), y=_cast(self.y, device, dtype), test=test, preparation=preparation
         )
+
+
+def are_too_large(parts: Sequence[Tensor], device: torch.device) -> bool:
+    """Return whether samples need more than half of the free memory of a GPU; the rest is for training."""
+    if device.type != "cuda":
+        return False
+    free, _ = torch.cuda.mem_get_info(device)
+    return sum(x.nbytes for x in parts) > free * SHARE_FOR_SAMPLES
 
 
 def divide(

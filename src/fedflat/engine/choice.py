@@ -81,6 +81,9 @@ def choose(name: str, make: Callable[[type[Executor]], Executor], cohort: Index,
     if name != "auto":
         if name in ("stacked", "compiled"):
             check_stack(one)
+        if name == "graphed" and one.batches.data.is_on_host:
+            raise InputError("executor = 'graphed' needs the samples on the GPU, and they need more than half of its "
+                             "free memory; use 'stacked'")  # fmt: skip
         if name in ("compiled", "graphed") and one.batches.client.accumulate > 1:
             raise InputError(f"executor = {name!r} prepares steps of one batch; use 'stacked' with client.accumulate")
         return Choice(make(EXECUTORS[name]), ASKED)

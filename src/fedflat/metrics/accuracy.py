@@ -14,6 +14,7 @@ from ..core.errors import InputError
 from ..core.objective import Objective
 from ..core.task import Kind
 from ..data.federated import FederatedData, Holdings
+from ..data.preparation import to_device
 from ..data.types import Index, Members
 from .classification import Collector
 
@@ -59,7 +60,8 @@ def score(
     losses, outputs = [], []
     with torch.inference_mode(), objective.evaluating():
         for some_x, some_y in zip(torch.split(x, SAMPLES_AT_ONCE), torch.split(y, SAMPLES_AT_ONCE), strict=True):
-            logits = objective.logits(w, prepare(some_x).clone())  # aligned memory: processes agree to the last bit
+            on_device = to_device(some_x, some_y.device)  # samples may stay on the host
+            logits = objective.logits(w, prepare(on_device).clone())  # aligned memory: processes agree to the last bit
             losses.append(objective.task.each(logits, some_y))
             if collector is not None:
                 collector.add(logits, some_y)
@@ -161,8 +163,8 @@ def score_test_samples(objective: Objective, w: Tensor, data: FederatedData, sam
     if data.test is None:
         raise InputError("data has no test set")
     x, y = data.test
-    rows = torch.from_numpy(samples).to(y.device)
-    return score(objective, w, x[rows], y[rows], data.preparation)
+    rows = torch.from_numpy(samples)
+    return score(objective, w, x[rows.to(x.device)], y[rows.to(y.device)], data.preparation)
 
 
 def spread(accuracies: NDArray[np.float64]) -> dict[str, float]:

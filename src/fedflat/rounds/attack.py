@@ -68,10 +68,11 @@ def with_flipped_labels(data: FederatedData, attackers: Index) -> FederatedData:
     if data.task != "classification":
         raise InputError(f"attack: label-flip is for classes, and the data have {data.task}")
     places = np.concatenate([np.arange(*data.offsets[i : i + 2]) for i in attackers])
-    owned = torch.from_numpy(data.members[places].astype(np.int64)).to(data.x.device)
+    owned = torch.from_numpy(data.members[places].astype(np.int64))
     members = data.members.astype(np.int64)
     members[places] = len(data.y) + np.arange(len(places))
-    x, y = torch.cat([data.x, data.x[owned]]), torch.cat([data.y, data.classes - 1 - data.y[owned]])
+    x = torch.cat([data.x, data.x[owned.to(data.x.device)]])
+    y = torch.cat([data.y, data.classes - 1 - data.y[owned.to(data.y.device)]])
     return replace(data, x=x, y=y, members=members, contents=None)
 
 
