@@ -19,11 +19,11 @@ from ..data.federated import FederatedData, Holdings
 from ..data.sample_kind import Encoder, SampleKind
 from ..data.types import Index, Members
 from ..metrics.accuracy import (
-    SAMPLES_AT_ONCE,
     Evaluation,
     client_accuracies,
     own_test_accuracies,
     per_client,
+    samples_at_once,
     score,
     score_samples,
     score_test_samples,
@@ -314,7 +314,7 @@ def predict(
     first = next((p for p in parameters if p.requires_grad), parameters[0])
     parts = [torch.empty(0, kind.outputs, dtype=first.dtype)] if not len(stored) else []
     with torch.inference_mode(), evaluating(module):
-        for batch in torch.split(stored, SAMPLES_AT_ONCE) if len(stored) else ():
+        for batch in torch.split(stored, samples_at_once(stored)) if len(stored) else ():
             parts.append(_scores(module, kind.prepared(batch.to(first.device), first.dtype), kind.outputs).cpu())
     scores = torch.cat(parts).clone()
     return classes_of(scores, kind) if classes else scores

@@ -18,7 +18,8 @@ from ..data.preparation import to_device
 from ..data.types import Index, Members
 from .classification import Collector
 
-SAMPLES_AT_ONCE = 1024
+SAMPLES_AT_ONCE = 1024  # in evaluation; fewer if they have more than 4,096 numbers each, such as photographs
+NUMBERS_AT_ONCE = 2**22
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ def score(
     """
     losses, outputs = [], []
     with torch.inference_mode(), objective.evaluating():
-        for some_x, some_y in zip(torch.split(x, SAMPLES_AT_ONCE), torch.split(y, SAMPLES_AT_ONCE), strict=True):
+        some = samples_at_once(x)
+        for some_x, some_y in zip(torch.split(x, some), torch.split(y, some), strict=True):
             on_device = to_device(some_x, some_y.device)  # samples may stay on the host
             logits = objective.logits(w, prepare(on_device).clone())  # aligned memory: processes agree to the last bit
             losses.append(objective.task.each(logits, some_y))
@@ -70,6 +72,11 @@ def score(
     parts = (torch.cat(losses), torch.cat(outputs), y)
     found = _evaluation(objective.task.kind, *(part.to(w.device) for part in parts))
     return found if collector is None else replace(found, further=found.further | collector.values())
+
+
+def samples_at_once(x: Tensor) -> int:
+    """Return how many of the samples `x` (n, *shape) are evaluated at once, so that memory is bounded."""
+    return max(1, min(SAMPLES_AT_ONCE, NUMBERS_AT_ONCE // max(1, x[:1].numel())))
 
 
 def _evaluation(kind: Kind, loss: Tensor, outputs: Tensor, y: Tensor) -> Evaluation:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..core.errors import InputError
 from ..core.objective import Objective
 from ..data.federated import FederatedData
-from .accuracy import SAMPLES_AT_ONCE
+from .accuracy import samples_at_once
 from .flatness.surface import read_arrays, write_arrays
 
 SAMPLES = 3000
@@ -93,8 +93,8 @@ def penultimate_features(
     hook = layers[-1].register_forward_pre_hook(lambda _, x: features.append(x[0]))
     try:
         with torch.inference_mode(), objective.evaluating():
-            for start in range(0, len(x), SAMPLES_AT_ONCE):
-                objective.logits(w, prepare(x[start : start + SAMPLES_AT_ONCE]))
+            for some in torch.split(x, samples_at_once(x)):
+                objective.logits(w, prepare(to_device(some, w.device)))
     finally:
         hook.remove()
     return torch.cat(features).flatten(1)

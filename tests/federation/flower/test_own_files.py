@@ -1,0 +1,154 @@
+"""Sites with files of their own, in the formats of the simulator: what the study states makes them alike."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedflat.core.errors import InputError
+from fedflat.data.loading import labelled, prepare
+from fedflat.data.schema import Schema
+from fedflat.data.stated_schema import stated_settings
+from fedflat.experiments.spec import RunSpec
+from fedflat.federation.flower.transport import GatheringError
+from support.files import refused
+from support.flower_fixtures import GridFederation, simulated, study_of
+
+SITES = ("north", "south", "west")
+CLASSES = ("cold", "flu", "sepsis")
+
+
+def write_tables(folder: Path) -> Path:
+    """A table of each site; the last one has no case of the rarest class, and its columns are in another order."""
+    for seed, site in enumerate(SITES):
+        rng, rows = np.random.default_rng(seed), []
+        for i in range(9):
+            y = i % (2 if site == "west" else 3)
+            age, sex = ("" if i == 4 else f"{rng.normal(50 + y, 3):.2f}"), "fm"[i % 2]
+            rows.append([sex, CLASSES[y], "note", age] if site == "west" else [age, sex, CLASSES[y]])
+        header = ["sex", "outcome", "remark", "age"] if site == "west" else ["age", "sex", "outcome"]
+        (folder / site).mkdir(parents=True)
+        (folder / site / "train.csv").write_text("\n".join(map(",".join, [header, *rows])) + "\n")
+        (folder / site / "test.csv").write_text("\n".join(map(",".join, [header, *rows[:3]])) + "\n")
+    return folder
+
+
+def tables(folder: Path, **changes: object) -> RunSpec:
+    """A study of these tables, whose settings state everything that its sites must know."""
+    chosen = {"label_columns": "outcome", "numeric_columns": "age", "categorical_columns": "sex", "missing": "fill"}
+    loaded = prepare("csv", str(folder), **chosen)
+    found = stated_settings(labelled(loaded, "classification", "csv"), words=10)
+    data = {"name": "csv", "clients": 3, **chosen, **found, **changes}
+    return study_of(model={"name": "mlp", "options": {"hidden": [5]}}, method="scaffold", participation=2, data=data,
+                    data_dir=str(folder), partition="natural")  # fmt: skip
+
+
+def federation(spec: RunSpec, folder: Path, places: dict[str, Path], **settings: object) -> GridFederation:
+    some = {"data_dir": None, "participation": min(2, len(places))}
+    made = GridFederation(spec.model_copy(update=some), folder, clients=len(places), **settings)
+    made.nodes = {i: made.own_node(name, data=str(place)) for i, (name, place) in enumerate(places.items(), start=1)}
+    return made
+
+
+def test_three_tables_are_a_federation_with_the_bits_of_the_simulation(tmp_path: Path) -> None:
+    """One site lacks a class, one has other columns in another order; values are missing everywhere."""
+    spec = tables(write_tables(tmp_path / "sites"))
+    places = {site: tmp_path / "sites" / site / ("train.csv" if site == "south" else "") for site in SITES}
+    federated = federation(spec, tmp_path / "federation", places, test=str(tmp_path / "sites" / "north" / "test.csv"))
+    assert federated.study.shape == (3,)
+    assert federated.study.classes == 3
+    assert federated.serve() == simulated(spec, tmp_path / "simulation")
+    assert "test_accuracy" in federated.events("round")[-1]
+
+
+def test_what_sites_read_is_part_of_the_studys_digest(tmp_path: Path) -> None:
+    folder = write_tables(tmp_path / "sites")
+    places = {site: folder / site for site in SITES}
+
+    def digest(i: int, **changes: object) -> str:
+        return federation(tables(folder, **changes), tmp_path / f"federation-{i}", places).study.digest
+
+    changed = {"class_names": CLASSES[::-1], "categories": [["m", "f"]], "missing": "drop", "means": [1.0]}
+    digests = [digest(0), *(digest(i, **{name: value}) for i, (name, value) in enumerate(changed.items(), start=1))]
+    assert len(set(digests)) == 5
+    assert digest(9) == digests[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("flu", "influenza", "has the label 'influenza', which is none of class_names"),
+        (",f,", ",x,", "'sex' has 'x', which is none of its categories f, m"),
+        ("sex", "gender", "has no column 'sex'; it has age, gender, outcome"),
+        ("outcome\n", "outcome\n,,\n", "row 1: 'outcome' has no value"),
+        ("outcome\n", "outcome\nold,f,flu\n", "row 1: 'age' has 'old', which is not a number"),
+    ],
+)  # fmt: skip
+def test_a_site_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, old: str, new: str, words: str) -> None:
+    spec = tables(write_tables(tmp_path / "sites"))
+    path = tmp_path / "sites" / "north" / "train.csv"
+    path.write_text(path.read_text().replace(old, new))
+    federated = federation(spec, tmp_path / "federation", {"north": path}, wait=0.2)
+    with pytest.raises(GatheringError) as error:
+        federated.serve()
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["class_names", "numeric_columns", "means", "categories"])
+def test_a_study_that_leaves_the_meaning_to_its_sites_is_refused(tmp_path: Path, name: str) -> None:
+    default = {one.name: one.default for one in fields(Schema)} | {"class_names": ()}
+    changes = {name: default[name]} | ({"deviations": ()} if name == "means" else {})
+    spec = tables(write_tables(tmp_path / "sites"), **changes)
+    if name == "numeric_columns":  # then age is not used, which a study may state
+        assert federation(spec, tmp_path / "federation", {"north": tmp_path}).study.shape == (2,)
+        return
+    with refused(f"data.{name} is needed"):
+        _ = federation(spec, tmp_path / "federation", {"north": tmp_path}).study
+
+
+def test_a_node_without_a_place_is_told_so(tmp_path: Path) -> None:
+    federated = federation(
+        tables(write_tables(tmp_path / "sites")), tmp_path / "federation", {"north": tmp_path}, wait=0.2
+    )
+    federated.nodes = {1: federated.own_node("north")}
+    with pytest.raises((GatheringError, InputError), match="data"):
+        federated.serve()
+
+
+def test_class_folders_are_a_federation_with_the_bits_of_the_simulation(tmp_path: Path) -> None:
+    for seed, (site, names) in enumerate({"a": ("cat", "dog", "lynx"), "b": ("dog",), "c": ("cat", "lynx")}.items()):
+        for part in ("train", "test"):
+            for i, name in enumerate(names):
+                folder = tmp_path / "sites" / site / part / name
+                folder.mkdir(parents=True)
+                rng = np.random.default_rng(100 * seed + i)
+                for n in range(3):
+                    Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)).save(folder / f"{n}.png")
+    loaded = prepare("folder", str(tmp_path / "sites"), image_size=8)
+    found = stated_settings(labelled(loaded, "classification", "folder"), words=1)
+    assert (found["class_names"], found["channels"], found["image_size"]) == (("cat", "dog", "lynx"), 3, 8)
+    spec = study_of(model={"name": "mlp", "options": {"hidden": [5]}}, participation=2, partition="natural",
+                    data={"name": "folder", "clients": 3, **found}, data_dir=str(tmp_path / "sites"))  # fmt: skip
+    places = {site: tmp_path / "sites" / site for site in "abc"}
+    assert federation(spec, tmp_path / "federation", places).serve() == simulated(spec, tmp_path / "simulation")
+
+
+def test_texts_have_the_vocabulary_of_the_study(tmp_path: Path) -> None:
+    for site, word in zip("abc", ("spam", "ham", "spam"), strict=True):
+        rows = [{"text": f"{word} number{i} from {site}", "label": word} for i in range(10)]
+        (tmp_path / "sites").mkdir(exist_ok=True)
+        (tmp_path / "sites" / f"{site}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    loaded = prepare("jsonl", str(tmp_path / "sites"), text_length=8)
+    found = stated_settings(labelled(loaded, "classification", "jsonl"), words=4)
+    assert found["vocabulary"] == ("from", "spam", "a", "b")
+    spec = study_of(model={"name": "textcnn"}, participation=2, data={"name": "jsonl", "clients": 3, **found},
+                    data_dir=str(tmp_path / "sites"), partition="natural")  # fmt: skip
+    places = {site: tmp_path / "sites" / f"{site}.jsonl" for site in "abc"}
+    federated = federation(spec, tmp_path / "federation", places)
+    assert (federated.study.shape, federated.study.numbers) == ((8,), "tokens")
+    federated.serve()  # of the simulation a tenth is the test set, so that its bits are others
