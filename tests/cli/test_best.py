@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import fedflat as ff
+
 SWEEP = """
 methods = ["FedAvg"]
 seeds = [0]
@@ -40,4 +42,8 @@ def test_one_problem_has_the_file_that_was_asked_for(fedflat, tmp_path: Path) ->
     assert fedflat("compare sweep.toml --out sweep")[0] == 0
     _, out, _ = fedflat("best sweep --out chosen.toml")
     assert out.splitlines()[-1] == "study of the best settings: chosen.toml"
+    runs = [ff.load_run(path.parent) for path in sorted(tmp_path.glob("sweep/**/summary.json"))]
+    tenths = [100 * run.summary["validation_accuracy_worst_tenth"] for run in runs]
+    assert "worst tenth" in out
+    assert any(f" {tenth:.2f} " in out for tenth in tenths)
     assert fedflat("compare chosen.toml --rounds 1 --out chosen")[0] == 0

@@ -56,7 +56,7 @@ def test_the_settings_are_those_that_flags_accept(kind: flag_names.Kind, spec: t
         ("methods FedSM", ["FedSMOO"]),
         ("recipes show fedgf/table", ["fedgf/table1", "fedgf/table2", "fedgf/table3", "fedgf/table5", "fedgf/table9"]),
         ("recipes list feds", ["fedsam", "fedsmoo"]),
-        ("data prepare ci", ["cifar10", "cifar100"]),
+        ("data prepare ci", ["cifar10", "cifar100", "cinic10"]),
         ("run file.toml --method.name fedsm", ["fedsmoo"]),
         ("compare --methods fedavg --methods fedsm", ["fedsmoo"]),
         ("recipes run fedgf/table1 --model lene", ["lenet", "lenet5"]),

@@ -63,7 +63,7 @@ def tune(
     prepare_data(console, spec)
     with watcher(console, tuning.planned_runs(spec, path)) as watching:
         results = tuning.tune(spec, path, watching, parse_jobs(jobs, jobs_per_gpu), strict)
-    console.show(_table(results))
+    console.show(_table(results, tuning.worst_tenths(spec, path, results)))
     for tuned in results:
         if tuned.ties:
             console.caution(f"{tuned.label}:", _tied(tuned))
@@ -93,23 +93,27 @@ def _plan(spec: TuningSpec) -> Table:
     )
 
 
-def _table(results: list[Tuned]) -> Table:
-    """Return a table of the winner of each method, and its gain over the settings of the file."""
+def _table(results: list[Tuned], worst: list[float | None]) -> Table:
+    """Return a table of the winner of each method, and its gain over the settings of the file.
+
+    worst: the accuracy of the worst tenth of the clients, of each winner.
+    """
     from ..experiments.ledger import described
     from ..reports.text_table import text_table
 
     rows = []
-    for tuned in results:
+    for tuned, tenth in zip(results, worst, strict=True):
         given, winner = (tried.score for tried in tuned.given)
         gain = "–" if not isfinite(given) else f"{100 * (winner - given):+.2f} ({tuned.given[0].rounds})"
         score, tried = f"{100 * tuned.winner.score:.2f}", str(len(tuned.steps[0]))
-        rows.append((tuned.label, described(tuned.winner.values), score, gain, tried))
+        rows.append((tuned.label, described(tuned.winner.values), score, _in_percent(tenth), gain, tried))
     return text_table(
-        ("method", "winner", "validation %", "gain", "tried"),
+        ("method", "winner", "validation %", "worst tenth", "gain", "tried"),
         rows,
         ("method", "winner"),
-        caption="validation accuracy in the last fifth of the rounds, mean over the seeds; "
-        "gain: over the settings of the file, at the last step that they reached (rounds)",
+        caption="validation accuracy in the last fifth of the rounds, mean over the seeds, and at the end that of the "
+        "worst tenth of the clients (of own models, where a part stays with the clients); gain: over the settings of "
+        "the file, at the last step that they reached (rounds)",
     )
 
 
@@ -167,6 +171,7 @@ def best(
 def _best_table(choices: list[RankedSettings]) -> Table:
     """Return a table of the best settings of each method, and their lead over the second best settings."""
     from ..experiments.settings_tables import variants
+    from ..experiments.tuning import worst_tenth
     from ..reports.text_table import text_table
 
     rows = []
@@ -175,11 +180,17 @@ def _best_table(choices: list[RankedSettings]) -> Table:
         first, *others = [candidate.validation for candidate in choice.candidates]
         score = f"{100 * first.mean:.2f}" + ("" if first.std is None else f" ± {100 * first.std:.2f}")
         lead = f"{100 * (first.mean - others[0].mean):+.2f}" if others else "–"
-        rows.append((choice.best.spec.method.label, label, score, lead, str(len(choice.candidates))))
+        tenth = _in_percent(worst_tenth(choice.best.runs))
+        rows.append((choice.best.spec.method.label, label, score, tenth, lead, str(len(choice.candidates))))
     return text_table(
-        ("method", "best settings", "validation %", "ahead", "settings"),
+        ("method", "best settings", "validation %", "worst tenth", "ahead", "settings"),
         rows,
         ("method", "best settings"),
         title=choices[0].problem or None,
-        caption="validation accuracy: mean ± standard deviation over the seeds; ahead: of the second best setting",
+        caption="validation accuracy: mean ± standard deviation over the seeds; at the end of the worst tenth of the "
+        "clients (of own models, where a part stays with the clients); ahead: of the second best setting",
     )
+
+
+def _in_percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.2f}"

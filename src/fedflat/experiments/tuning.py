@@ -33,6 +33,7 @@ from .statistics import MeanEstimate, mean_estimate
 from .studies import ONE, carry_out_all, check_folders, extend_run, with_rounds
 from .tuning_spec import CHOSEN, Configuration, TuningSpec
 
+WORST_TENTH = "validation_accuracy_worst_tenth"
 SETTINGS, WINNERS = "tune.toml", "winners.toml"
 OF_COMPARISON = {"flatness", "probes", "rounds", "seeds"}  # settings of the comparison, which trials do not use
 
@@ -125,6 +126,27 @@ def winning_study(spec: TuningSpec, found: Sequence[Tuned]) -> StudySpec:
     winners = [Configuration(method, one.winner.number, one.winner.values)
                for method, one in zip(spec.methods, found, strict=True)]  # fmt: skip
     return study_of([spec.trial(winner, spec.seeds[0], spec.rounds) for winner in winners], spec, spec.seeds)
+
+
+def worst_tenths(spec: TuningSpec, path: Path, found: Sequence[Tuned]) -> list[float | None]:
+    """Return for each winner the mean validation accuracy of the worst tenth of the clients, by its final models.
+
+    It is the mean over the seeds; None for trials from before it was written. `found` is the result of the search in
+    the folder `path`.
+    """
+    ledger, shares = Ledger(path, spec), []
+    for method, one in zip(spec.methods, found, strict=True):
+        winner = Configuration(method, one.winner.number, one.winner.values)
+        trials = [ledger.directory(trial) for trial in spec.trials([winner], one.winner.rounds)]
+        shares.append(worst_tenth([StoredRun.open(trial.path) for trial in trials]))
+    return shares
+
+
+def worst_tenth(runs: Sequence[StoredRun]) -> float | None:
+    """Return the mean validation accuracy of the worst tenth of the clients, over `runs`; None if a run has none."""
+    found = [run.summary.get(WORST_TENTH) for run in runs]
+    known = [value for value in found if value is not None]
+    return mean_estimate(known).mean if len(known) == len(found) else None
 
 
 def settings_of(path: Path) -> TuningSpec:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..core.errors import InputError
 from ..core.objective import Objective
 from ..data.federated import FederatedData
+from ..data.preparation import to_device
 from .accuracy import samples_at_once
 from .flatness.surface import read_arrays, write_arrays
 
