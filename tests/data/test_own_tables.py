@@ -181,6 +181,11 @@ BAD_TABLES = {
                             ("row 2: 'sex' has 'x', which is none of its categories f, m",)),
     "a column of names": ([f"p{i},{i % 2}" for i in range(200)], "patient,label", {},
                           ("column 'patient' has more than 100 different texts", "numeric_columns")),
+    "a typing error": (["51,0", "fifty,1", "49,0"], "age,label", {},
+                       ("column 'age' has numbers, and texts such as 'fifty'",)),
+    "decimal commas in every row": (["1,5;0", "2,5;1"], "age;label", {}, ("column 'age' has decimal commas, such as",)),
+    "a number that is infinite": (["1,0", "1e999,1"], "age,label", {}, ("numbers, and texts such as '1e999'",)),
+    "a category of control characters": (["x\x1b[2J,0", "y,1"], "sex,label", {}, ()),
     "an index": (["0,1,0", "1,2,1"], ",age,label", {}, ("a column without a name", "without an index")),
     "two columns of one name": (["1,2,0"], "age,age,label", {}, ("several columns named 'age'",)),
     "a missing label": (["1,0", "2,"], "age,label", {"missing": "fill"}, ("row 2: 'label' has no value",)),
@@ -196,7 +201,7 @@ BAD_TABLES = {
 def test_a_bad_table_is_one_line(tmp_path: Path, name: str) -> None:
     rows, header, options, words = BAD_TABLES[name]
     path = write(tmp_path / "train.csv", rows, header)
-    with refused(str(path), *words):
+    with refused(*([str(path)] if words else ["data: a category of sex is named"]), *words):
         load(tmp_path, **options)
 
 

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
+from scipy.io import savemat
 
 from fedflat.data.readers.parquet_headers import ThriftReader
 from support.files import (
@@ -557,6 +558,36 @@ def cases() -> dict[str, Case]:
         "own parquet with a large picture": made("parquet", own_parquet([png(60_000, 60_000)], [0])),
         "own parquet of pictures not square": made("parquet", own_parquet([png(6, 4)], [0])),
         "own parquet with a class beyond any table": made("parquet", own_parquet([png(8, 8)], [2**40])),
+        # tables, texts, LEAF's files and class folders of a user's own
+        "table without the end of a line": of("csv", {"train.csv": b"a,label\n" + b"1" * 2**22}),
+        "table whose text has no end": of("csv", {"train.csv": b'a,label\n"' + b"x\n" * 2**21}),
+        "table with a zero byte": of("csv", {"train.csv": b"a,label\n1,\x00\n"}),
+        "table of a million columns": of("csv", {"train.csv": b",".join(b"c%d" % i for i in range(10**6)) + b"\n"}),
+        "table with a column that forges a line": of("csv", {"train.csv": b'"a\x1b[2J\nb",b\n1,2\n'}),
+        "table with a value that forges a line": of("csv", {"train.csv": b'a,label\n1,0\n"\x1b[2J\nx",0\n'}),
+        "table with a class that forges a line": of("csv", {"train.csv": b'a,label\n1,"\x1b[2J\nx"\n2,b\n'}),
+        "table that is a picture": of("csv", {"train.csv": png(8, 8)}),
+        "table that is a pipe": made("csv", lambda f: os.mkfifo(f / "train.csv")),
+        "table of too large numbers": of(
+            "csv", {"train.csv": b"a,label\n1e999,0\n1,1\n", "test.csv": b"a,label\n1,1\n"}
+        ),
+        "jsonl nested too deep": of("jsonl", {"train.jsonl": b'{"text": ' + b"[" * 10**5}),
+        "jsonl without the end of a line": of("jsonl", {"train.jsonl": b'{"text": "' + b"x" * 2**22}),
+        "jsonl with a number of a million digits": of("jsonl", {"train.jsonl": b'{"text": ' + b"1" * 10**6 + b"}"}),
+        "LEAF nested too deep": of("leaf", {"train/a.json": b"[" * 10**6}),
+        "LEAF with a number of a million digits": of("leaf", {"train/a.json": leaf("[[" + "1" * 10**6 + "]]")}),
+        "LEAF with NaN": of("leaf", {"train/a.json": leaf("[[NaN]]")}),
+        "LEAF with a user that forges a line": of("leaf", {"train/a.json": leaf("[[1]]", user="\x1b[2J\nx" * 99)}),
+        "class folder with PostScript": of("folder", {"train/a/1.png": POSTSCRIPT}),
+        "class folder that forges a line": of(
+            "folder", {"train/\x1b[2J\nx/1.png": png(8, 8), "train/b/1.png": png(8, 8)}
+        ),
+        "MATLAB file that claims a TiB": of("svhn", matlab(claim=2**40)),
+        "MATLAB file truncated": of("svhn", {name: content[:-99] for name, content in matlab().items()}),
+        "MATLAB file of objects": of("svhn", matlab(X=np.array([Runs], dtype=object))),
+        "MedMNIST that claims a TiB": of("pathmnist", {"pathmnist.npz": claiming("(2, 549755813888)")}),
+        "plays nested too deep": of("shakespeare", {"train/a.json": b"[" * 10**6}),
+        "play without roles": of("shakespeare", {"input.txt": b"x" * 2**20}),
         # pictures
         "picture that is PostScript": of("pacs", photographs(photo=POSTSCRIPT)),
         "picture that is a page of text": of("pacs", photographs(photo=b"<html>\n</html>")),
@@ -584,6 +615,22 @@ def write_tar_bytes(files: Mapping[str, bytes]) -> bytes:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return file.getvalue()
+
+
+def leaf(samples: str, user: str = "a") -> bytes:
+    """LEAF's JSON with one user, whose samples are this text."""
+    name = json.dumps(user)
+    return f'{{"users": [{name}], "user_data": {{{name}: {{"x": {samples}, "y": [0]}}}}}}'.encode()
+
+
+def matlab(claim: int = 0, **changes: np.ndarray) -> dict[str, bytes]:
+    """Both files of SVHN; with a `claim` the first axis of X has this length in its header."""
+    file, x = io.BytesIO(), np.zeros((32, 32, 3, 2), np.uint8)
+    savemat(file, {"X": x, "y": np.ones((2, 1), np.uint8)} | changes)
+    content = file.getvalue()
+    if claim:
+        content = content.replace(struct.pack("<4i", *x.shape), struct.pack("<4i", 2**30, 32, 3, 2), 1)
+    return dict.fromkeys(("train_32x32.mat", "test_32x32.mat"), content)
 
 
 def npz() -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import InputError, printable, shortened
+from .labels import checked_names
 from .numbers import Array
 from .readers.site_files import SiteFile
 from .readers.table_files import Column, TableFile, Value
@@ -19,6 +20,7 @@ from .readers.untrusted_files import MAX_SAMPLES, expect, file_error, listed
 from .schema import DEFAULT_USER, Schema
 
 MAX_CATEGORIES = 100  # of a column that is not named as categorical
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 WHOLE = 2**53  # above it a float64 cannot hold every integer
 
 
@@ -112,28 +114,49 @@ class ColumnFacts:
     """What is known of a column after its training rows were read."""
 
     name: str
-    is_numeric: bool = True
+    is_numeric: bool | None = None  # None: not stated, and so far every value was a number
+    texts: set[str] = field(default_factory=set)  # different values, some only of a column that has too many
+    has_numbers: bool = False
+    other: str | None = None  # a value that is no number
     number: int = 0  # of numbers
     mean: float = 0.0
     squares: float = 0.0  # sum of squared deviations from the mean
-    texts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, rows: TableRows, only: bool | None) -> None:
-        """Take in some rows. only: whether the column is numeric, if that is stated; None: it is to be found out."""
-        values = rows.values[self.name]
-        if only is not True:
-            self.texts.update(value for value in values if value is not None)
-            if only is None and len(self.texts) > MAX_CATEGORIES:
-                self.texts = Counter(dict(self.texts.most_common(MAX_CATEGORIES + 1)))
-        if only is False:
-            self.is_numeric = False
-        elif only is True:
+    def add(self, rows: TableRows) -> None:
+        """Take in some rows."""
+        values = [value for value in rows.values[self.name] if value is not None]
+        if self.is_numeric is True:
             self._add(rows.numbers(self.name))
-        elif self.is_numeric:
-            found = as_numbers(["nan" if value is None else value for value in values])
-            self.is_numeric = found is not None
-            if found is not None:
-                self._add(found)
+        elif self.is_numeric is False:
+            self.texts.update(values)
+        elif values:
+            self._find_out(values)
+
+    def check(self, file: str) -> None:
+        """Raise InputError, naming file and column, unless the column has numbers alone or a few texts alone."""
+        column, hint = f"column {listed([self.name])!r}", "state numeric_columns and categorical_columns"
+        expect(self.number > 0 or self.texts != set(), file, f"{column} has no value in any row")
+        if self.other is not None:
+            shown = f"such as {_shown(self.other)}"
+            expect(not self.has_numbers, file, f"{column} has numbers, and texts {shown}: correct them, or {hint}")
+            expect(DECIMAL_COMMA.fullmatch(self.other) is None, file, f"{column} has decimal commas, {shown}; write "
+                   "decimal points")  # fmt: skip
+            expect(len(self.texts) <= MAX_CATEGORIES, file, f"{column} has more than {MAX_CATEGORIES} different texts, "
+                   f"{shown}: {hint}, without the columns that are not to be used")  # fmt: skip
+        checked_names(tuple(sorted(self.texts)), f"category of {self.name}")
+
+    def _find_out(self, values: Sequence[str]) -> None:
+        found = as_numbers(values)
+        if found is not None:
+            self.has_numbers = True
+            self._add(found)
+            return
+        different = set(values)
+        others = sorted(text for text in different if as_numbers([text]) is None)
+        self.has_numbers |= len(others) < len(different)
+        self.other = self.other or others[0]
+        if len(self.texts) <= MAX_CATEGORIES:
+            self.texts |= different
 
     def _add(self, values: NDArray[np.float64]) -> None:
         """Update mean and squares by Chan, Golub and LeVeque (1983), which loses no digits of large numbers."""
@@ -156,7 +179,7 @@ class ColumnFacts:
 def completed(table: Table) -> Schema:
     """Return the schema with everything that it does not state, as found in the training rows.
 
-    Raises InputError, naming file and column, for a column that is neither numbers nor a few categories.
+    Raises InputError, naming file and column, for a column that has neither numbers alone nor a few texts alone.
     """
     schema = table.schema
     stated = dict.fromkeys(schema.numeric_columns, True) | dict.fromkeys(schema.categorical_columns, False)
@@ -167,19 +190,14 @@ def completed(table: Table) -> Schema:
         and (schema.categories or not schema.categorical_columns)
     ):
         return schema
-    facts = {name: ColumnFacts(name) for name in names}
+    facts = [ColumnFacts(name, stated.get(name)) for name in names]
     for rows in table.rows(names):
-        for name in names:
-            facts[name].add(rows, stated.get(name))
-    numeric = [one for one in facts.values() if one.is_numeric]
-    categorical = [one for one in facts.values() if not one.is_numeric]
-    for one in categorical if not stated else ():
-        expect(len(one.texts) <= MAX_CATEGORIES, str(table.tables[0].path),
-               f"column {listed([one.name])!r} has more than {MAX_CATEGORIES} different texts, such as "
-               f"{_shown(next(iter(one.texts)))}: state numeric_columns and categorical_columns, without the columns "
-               "that are not to be used")  # fmt: skip
-    for one in numeric:
-        expect(one.number > 0, str(table.tables[0].path), f"column {listed([one.name])!r} has no value in any row")
+        for one in facts:
+            one.add(rows)
+    for one in facts:
+        one.check(str(table.tables[0].path))
+    numeric = [one for one in facts if one.is_numeric or (one.is_numeric is None and one.other is None)]
+    categorical = [one for one in facts if one not in numeric]
     return schema.filled_in(
         numeric_columns=tuple(one.name for one in numeric),
         categorical_columns=tuple(one.name for one in categorical),
