@@ -79,6 +79,7 @@ def test_numbers_of_a_regression_are_those_of_scikit_learn(k: int) -> None:
     y, predicted = RNG.normal(size=(50, k)), RNG.normal(size=(50, k))
     found = regression_numbers(torch.from_numpy(predicted), torch.from_numpy(y))
     assert found["rmse"] == pytest.approx(sk.mean_squared_error(y, predicted) ** 0.5)
+    assert found["mse"] == pytest.approx(sk.mean_squared_error(y, predicted))
     assert found["mae"] == pytest.approx(sk.mean_absolute_error(y, predicted))
     assert found["r2"] == pytest.approx(sk.r2_score(y, predicted))
 

@@ -210,6 +210,16 @@ BAD_JSONL = {
     "a list": ("[1, 2]", ("line 1 is no object",)),
     "a list as text": ('{"text": ["a"], "label": 0}', ("row 1: 'text' is a list or an object",)),
     "no label": ('{"text": "a"}', ("has no column 'label'",)),
+    "nothing": ("", ("0 columns; 1 to 10,000 are read",)),
+    "blank lines alone": ("\n \n", ("0 columns",)),
+    "a text that is missing": (
+        '{"text": "a", "label": 0}\n{"text": null, "label": 1}',
+        ("row 2: 'text' has no value",),
+    ),
+    "a label that is missing": ('{"text": "a", "label": 0}\n{"text": "b"}', ("row 2: 'label' has no value",)),
+    "a zero byte": ('{"text": "a\0", "label": 0}', ("not a text: it has a zero byte",)),
+    "two objects in a line": ('{"text": "a", "label": 0} {"text": "b", "label": 1}', ("line 1", "not JSON")),
+    "an object as label": ('{"text": "a", "label": {"b": 1}}', ("row 1: 'label' is a list or an object",)),
     "nested too deep": ('{"text": ' + "[" * 100_000, ("line 1", "not JSON")),
 }
 

@@ -281,13 +281,14 @@ class FederatedData:
         """Return eight hexadecimal digits that differ between sets of samples."""
         return self.contents or digest((self.x, self.y))
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> FederatedData:
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> FederatedData:
         """Copy the data to `device`, with samples prepared as `dtype`; `members` and `offsets` stay on the host.
 
         If the samples need more than half of the free memory of a GPU, they stay on the host, and each batch is copied
         when it is used; only the labels are on the device.
         """
         parts = [self.x] if self.test is None else [self.x, self.test[0]]
+        device = torch.device(device)
         place = torch.device("cpu") if are_too_large(parts, device) else device
         test = None if self.test is None else (_cast(self.test[0], place, dtype), _cast(self.test[1], device, dtype))
         preparation = replace(self.preparation, dtype=dtype)

@@ -17,7 +17,7 @@ from .numbers import Array
 from .readers.site_files import SiteFile
 from .readers.table_files import Column, TableFile, Value
 from .readers.untrusted_files import MAX_SAMPLES, expect, file_error, listed
-from .schema import DEFAULT_USER, Schema
+from .schema import DEFAULT_LABEL, DEFAULT_USER, Schema
 
 MAX_CATEGORIES = 100  # of a column that is not named as categorical
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
@@ -88,6 +88,9 @@ class Table:
         user = self.user
         wanted = (*names, *self.schema.label_names, *([] if user is None else [user]))
         for file, table in zip(self.files, self.tables, strict=True):
+            if not self.schema.label_columns:
+                expect(DEFAULT_LABEL in table.names, str(table.path), f"has no column {DEFAULT_LABEL!r}; it has "
+                       f"{listed(table.names)}: say which has the labels, as data.label_columns")  # fmt: skip
             for first, columns in table.columns(wanted):
                 places = range(first, first + len(columns[0]))
                 some = self._kept(TableRows(table.path, places, dict(zip(wanted, columns, strict=True))), set(names))
