@@ -26,6 +26,7 @@ from ..rounds.accountant import Privacy
 from ..rounds.attack import Attack
 from ..rounds.guard import Guard
 from ..rounds.local_training import Client
+from ..rounds.private_rounds import check_private_settings
 from ..rounds.run_model import InitialModel, frozen_hash, statistics_hash
 from ..rounds.settings import CLASS, first_difference, table_of
 
@@ -99,17 +100,10 @@ def check_privacy(
     """Raise InputError, naming the setting, for settings that a private run cannot have."""
     if not isinstance(privacy, Privacy):
         raise InputError(f"privacy must be fedflat.Privacy(...), got {privacy!r}")
+    check_private_settings(weights, adapter is not None and adapter.mode == "alternate", screening is not None)
     if participation != DEFAULT_PARTICIPATION:
         raise InputError(f"participation = {participation!r} does not go with privacy, whose clients take part "
                          "independently with the chance privacy.rate; leave participation out")  # fmt: skip
-    if weights != "uniform":
-        raise InputError(f"weights = {weights!r} does not go with privacy: weights tell clients' numbers of samples")
-    if adapter is not None and adapter.mode == "alternate":
-        raise InputError("adapter.mode = 'alternate' does not go with privacy: the factor at rest would get noise; "
-                         "set mode = 'both' or 'freeze_a'")  # fmt: skip
-    if screening is not None:
-        raise InputError("privacy does not go with guard or attack: what is refused depends on single records, which "
-                         "no accountant counts; privacy.clip bounds every record")  # fmt: skip
 
 
 def check_same_settings(before: Mapping[str, Any], now: Mapping[str, Any], path: Path, label: str) -> None:

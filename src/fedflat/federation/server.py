@@ -22,6 +22,8 @@ from ..rounds.aggregation import mean_weights
 from ..rounds.cost import gradients_in_round
 from ..rounds.device import one_thread
 from ..rounds.guard import GuardState
+from ..rounds.private_mean import PrivateMean
+from ..rounds.private_rounds import PrivateRounds
 from ..rounds.randomness import Purpose, generator
 from ..rounds.run_plan import RunPlan
 from ..rounds.server import Server
@@ -61,11 +63,13 @@ class FederatedServer(Server):
         digest: str,
         shape: tuple[int, ...],
         terms: RoundTerms | None = None,
+        private: PrivateRounds | None = None,
     ) -> None:
         """Raise InputError if there is no client, if a client has no samples, or if the guard does not fit `terms`.
 
         federation: all clients; a client's number is the position of its name among all clients' names, sorted. shape:
-        of a sample. A guard in `plan` that bounds norms replaces `norm_multiple` in `terms`.
+        of a sample. A guard in `plan` that bounds norms replaces `norm_multiple` in `terms`. private: draws the cohorts
+        and adds noise; who does not answer then counts as a client that sends zeros.
         """
         fix_product_rounding()
         members = federation.members
@@ -79,6 +83,7 @@ class FederatedServer(Server):
         w = objective.space.flatten(objective.module)
         super().__init__(method.fitted(shape), objective, w, plan, len(self.names))
         self.guard = GuardState.new(plan.guard, self.method, self.state.w, self._terms.norm_multiple)
+        self._private = private
         self.ejected: Set[str] = frozenset()  # members that are not asked
         self._counted: dict[str, int] = {}  # the last round in which each client's reply was accepted, by name
         self._saved: dict[int, dict[str, int]] = {}  # `_counted` in the kept checkpoints, by their `t`
@@ -87,22 +92,28 @@ class FederatedServer(Server):
         """Carry out one round.
 
         Raises RoundFailedError, and changes nothing, if fewer clients reply than the quorum requires, or if the next
-        model is not finite.
+        model is not finite. Raises InputError, before any client is asked, if the round would exceed the budget of
+        privacy.
         """
+        if self._private is not None:
+            self._private.check_budget(self.t + 1)
         cohort = self.cohort(self.t)
-        ctx, before = self.context(len(cohort)), self.history[-1]["gradients"] if self.history else 0.0
+        known = (len(cohort),) if self._private is None else self._private.known_of_a_round
+        ctx, before = self.context(*known), self.history[-1]["gradients"] if self.history else 0.0
         aggregator = self._aggregator(cohort, ctx)
         with one_thread(self.state.w.device):
             aggregator.collect(transport, self._requests(cohort, ctx), self._terms.deadline)
             self._check_quorum(aggregator, len(cohort))
+            if self._private is not None and isinstance(aggregator.mean, PrivateMean):
+                self._private.release(ctx.t, aggregator.mean)
             try:
                 state = self.updated(aggregator.mean, ctx)
             except NonFiniteError as error:
-                reason = f"{error}; the model is unchanged; the largest numbers came from {aggregator.largest}"
-                raise RoundFailedError(reason) from error
+                who = f"; the largest numbers came from {aggregator.largest}" if self._private is None else ""
+                raise RoundFailedError(f"{error}; the model is unchanged{who}") from error
         self.take(state, aggregator.mean, ctx, aggregator.next_guard)
         self._counted |= dict.fromkeys(aggregator.accepted, ctx.t)
-        metrics = aggregator.metrics()
+        metrics = aggregator.metrics() if self._private is None else self._private_metrics(ctx)
         metrics["gradients"] += before
         self.report(metrics)
         return RoundReport(ctx.t, metrics, aggregator.missing, aggregator.accepted)
@@ -112,8 +123,11 @@ class FederatedServer(Server):
 
         The cohort is drawn again only if all of its clients are ejected. In all other cases, ejecting one client does
         not change the rounds in which the other clients train. Raises RoundFailedError if each of `DRAWS` draws has
-        ejected clients only; this can happen if the study lists the cohorts.
+        ejected clients only; this can happen if the study lists the cohorts. A private round may have no client.
         """
+        if self._private is not None:
+            drawn = self._private.cohort(t)
+            return drawn[[self.names[i] not in self.ejected for i in drawn]]
         random = generator(self.plan.seed, Purpose.COHORT, t)
         for _ in range(DRAWS):
             drawn = self.plan.participation.cohort(t, self.clients, random)
@@ -133,6 +147,10 @@ class FederatedServer(Server):
             "counted": self._counted, "saved": list(saved.items()), "norms": dict(self.guard.field_norms),
             "settings": self._settings(), **(further or {}),
         }  # fmt: skip
+        if self._private is not None:
+            secret = self._private.kept(self.t)
+            meta["privacy"] = {"rounds": self.t} | self.spent | secret
+            self._private.log_in(path.parent)
         checkpoint.save(path, self.tensors(), meta)
         self._saved = saved
 
@@ -146,14 +164,28 @@ class FederatedServer(Server):
         for name, value in self._settings().items():
             if before.get(name) != value:
                 raise InputError(f"checkpoint {path}: {name} was {before.get(name)}, now it is {value}")
+        private = None if self._private is None else self._private.restored(meta.get("privacy"), meta["t"], path)
         self.restore(self.read(tensors, meta, path, strict=False))
+        self._private = private
         self._counted = dict(meta["counted"])
         self._saved = dict(meta["saved"])
         self.guard = replace(self.guard, field_norms=meta["norms"])
 
+    @property
+    def spent(self) -> dict[str, float]:
+        """The privacy that the rounds so far have spent, by name; empty without privacy."""
+        return {} if self._private is None else self._private.spent(self.t)
+
+    def _private_metrics(self, ctx: Context) -> dict[str, float]:
+        """Return the metrics of a private round: nothing that depends on who took part, or on a single record."""
+        assert self._private is not None  # noqa: S101 (for the type checker)
+        gradients = self._private.expected_gradients(self.method, self._samples)
+        return {"lr": ctx.lr, "gradients": gradients, "epsilon": self._private.epsilon(ctx.t + 1)}
+
     def _settings(self) -> dict[str, Any]:
         members = {name: int(n) for name, n in zip(self.names, self._samples, strict=True)}
-        return {"digest": self._digest, "federation": self._federation, "members": members}
+        private = {} if self._private is None else {"privacy": self._private.settings()}
+        return {"digest": self._digest, "federation": self._federation, "members": members} | private
 
     def _requests(self, cohort: Index, ctx: Context) -> dict[str, TrainRequest]:
         down = pack(self.broadcast().map(lambda x: x.to(self.state.w.dtype)))
@@ -182,6 +214,8 @@ class FederatedServer(Server):
     def _aggregator(self, cohort: Index, ctx: Context) -> UpdateAggregator | SecureAggregator:
         """Return the aggregator that checks and adds up the replies of a cohort."""
         common = self.method, self.state.w, ctx, self._expected(cohort), self.guard
+        if self._private is not None:
+            return UpdateAggregator(*common, self._private.mean(self.method, self.state.w, ctx))
         if self._terms.secure_sum is None:
             return UpdateAggregator(*common)
         from .secure_sum.aggregator import (

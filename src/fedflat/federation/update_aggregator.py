@@ -52,17 +52,18 @@ class UpdateAggregator:
     """
 
     def __init__(
-        self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, ExpectedReply], guard: GuardState
-    ) -> None:
+        self, method: Method, like: Tensor, ctx: Context, expected: Mapping[str, ExpectedReply], guard: GuardState,
+        mean: RunningMean | None = None,
+    ) -> None:  # fmt: skip
         """Begin a round.
 
         like: a vector (d,) with the model's size, precision and device. expected: what is known in advance about each
         asked client's reply, by client name. guard: the bounds at the beginning of the round; the replies of the round
-        do not change them.
+        do not change them. mean: of the round, without a reply yet; by default that of the accepted replies.
         """
         self._method, self._like, self._ctx, self._expected, self._guard = method, like, ctx, expected, guard
         self._widths, self._sends_move = method.up.widths(like.shape[-1], method), sends_move(method)
-        self.mean = RunningMean(method, like)  # of the accepted replies
+        self.mean = RunningMean(method, like) if mean is None else mean
         self._accepted: dict[str, AcceptedReply] = {}
         self._rejected: dict[str, str] = {}  # the reasons, by client name
         self._refused = 0  # number of replies that the guard has refused
@@ -170,7 +171,7 @@ class UpdateAggregator:
         return {
             "lr": self._ctx.lr,
             "clients": float(len(replies)),
-            "drift": sum(reply.drift for reply in replies) / len(replies),
+            "drift": sum(reply.drift for reply in replies) / max(len(replies), 1),
             "gradients": float(sum(self._expected[client].gradients for client in self.accepted)),
         } | guarded
 

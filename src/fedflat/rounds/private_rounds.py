@@ -232,6 +232,22 @@ def _again(released: frozenset[Release], rounds: int) -> tuple[int, ...]:
     return tuple(sorted(number for number in numbers.values() if number > 1))
 
 
+def check_private_settings(weights: str, alternates: bool, is_screened: bool) -> None:
+    """Raise InputError, naming the setting, for settings that a private run cannot have.
+
+    weights: of clients in the mean. alternates: whether the factors of adapters are trained in turns. is_screened:
+    whether there is a guard, or an attack.
+    """
+    if weights != "uniform":
+        raise InputError(f"weights = {weights!r} does not go with privacy: weights tell clients' numbers of samples")
+    if alternates:
+        raise InputError("adapter.mode = 'alternate' does not go with privacy: the factor at rest would get noise; "
+                         "set mode = 'both' or 'freeze_a'")  # fmt: skip
+    if is_screened:
+        raise InputError("privacy does not go with guard or attack: what is refused depends on single records, which "
+                         "no accountant counts; privacy.clip bounds every record")  # fmt: skip
+
+
 def _check(privacy: Privacy, method: Method, client: Client, clients: int) -> None:
     """Raise InputError, naming the setting, if the run cannot be private."""
     if method.training != "federated":

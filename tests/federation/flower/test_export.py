@@ -64,8 +64,6 @@ def test_an_app_for_own_samples_shows_where_they_come_from(tmp_path: Path) -> No
      ({"data": {"name": "npz", "clients": 5}}, {"clients": 5}, "data.name = 'npz' is for simulations"),
      ({"participation": 5}, {"clients": 3, "shape": "6", "classes": 2}, "participation"),
      ({"probes": ["sharpness"]}, {"clients": 5}, "probes need all clients' samples"),
-     ({"privacy": {"epsilon": 8, "delta": 1e-3, "clip": 1, "rate": 0.1}, "participation": 0.2}, {"clients": 5},
-      "privacy is for simulations"),
      ({"data": {"name": "digits", "clients": 5, "validation": 0.2}}, {"clients": 5, "shape": "6", "classes": 2},
       "data.validation is for named sets")],
 )  # fmt: skip

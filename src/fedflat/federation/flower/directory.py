@@ -150,11 +150,14 @@ class FederationDirectory:
 
     def finish(self, server: FederatedServer, log: LogHead) -> str:
         """Write the model and the result, with the head of the log so far; return the SHA-256 of the model's file."""
+        if server.spent:  # an older checkpoint of private rounds reveals the key of the noise in the final model
+            checkpoint.retire(RunDirectory(self.path).state, server.t, 1)
         file = self.path / MODEL
         write_atomically(file, lambda path: save_model(path, server.model))
         digest = digest_of(file)
         result = {"rounds": server.t, "clients": server.names, "model_sha256": digest, "last_round": server.history[-1],
                   HEAD: asdict(log)}  # fmt: skip
+        result |= {"privacy": server.spent} if server.spent else {}
         self.checksums.write(RESULT, lambda path: path.write_bytes(f"{json.dumps(result, indent=2)}\n".encode()))
         return digest
 

@@ -66,6 +66,7 @@ def export(spec: RunSpec, settings: RunSettings, folder: Path, replace: bool = F
     holds any other file. In both cases nothing is written.
     """
     study = Study(spec.model_copy(update={"data_dir": None}), settings)  # each machine has its own data folder
+    study.private_rounds(spec.method.object)  # refuses rounds beyond the budget now, not when all have registered
     if replace:
         for path in [folder, *sorted(folder.rglob("*"))]:
             if os.path.lexists(path) and not _is_exported(path, folder):

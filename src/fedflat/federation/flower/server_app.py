@@ -102,7 +102,7 @@ class FederationRun:
                 self._directory.save(server, self._events.head, event)
                 self._events.append(ROUND, **event)
         digest = self._directory.finish(server, self._events.head)
-        self._events.append("finished", rounds=rounds, model_sha256=digest)
+        self._events.append("finished", rounds=rounds, model_sha256=digest, **server.spent)
 
     def _client_registry(self) -> ClientRegistry:
         """Return the registry of clients. Raises InputError if the federation has begun with other members."""
@@ -141,8 +141,9 @@ class FederationRun:
     def _server(self, membership: Membership) -> FederatedServer:
         study = self._study
         objective = study.objective()
+        method = study.method(objective)
         return FederatedServer(
-            method=study.method(objective),
+            method=method,
             objective=objective,
             plan=study.plan,
             federation=membership,
@@ -150,6 +151,7 @@ class FederationRun:
             digest=study.digest,
             shape=study.shape,
             terms=study.terms,
+            private=study.private_rounds(method),
         )
 
     def _round(self, server: FederatedServer) -> RoundReport:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from ...experiments.spec import RunSpec, federated_data, participation_of
 from ...models.blocks.fetched import folder_of
 from ...rounds.device import usable_device
 from ...rounds.model_parts import check_parts, method_of_run
+from ...rounds.private_rounds import Poisson, PrivateRounds, check_private_settings
 from ...rounds.run_plan import RunPlan
 from ...rounds.segments import versions
 from ..terms import RoundTerms
@@ -79,8 +81,7 @@ class Study:
             raise InputError("data.validation is for named sets; leave samples out of a client's own instead")
         self.plan.participation.check(self.settings.clients, self.spec.rounds)
         if self.spec.privacy is not None:
-            raise InputError("privacy is for simulations: a federation's server sees what each client sends; "
-                             "leave [privacy] out")  # fmt: skip
+            self._check_privacy()
         if self.spec.probes:
             raise InputError("probes need all clients' samples in one place; set probes = []")
 
@@ -93,6 +94,25 @@ class Study:
             raise InputError("data.class_names is needed for sites with files of their own, so that all number classes "
                              "alike; `fedflat data schema` writes it")  # fmt: skip
 
+    def _check_privacy(self) -> None:
+        """Raise InputError, naming the setting, for settings that a private federation cannot have."""
+        adapter = self.spec.adapter
+        alternates = adapter is not None and adapter.object.mode == "alternate"
+        check_private_settings(self.spec.weights, alternates, self.spec.guard is not None)
+        if self.settings.secure_sum is not None:
+            raise InputError("secure-sum does not go with privacy: the server adds the noise, so it must see the "
+                             "records, to bound each of them; leave one of the two out")  # fmt: skip
+
+    def private_rounds(self, method: Method) -> PrivateRounds | None:
+        """Return sampler, noise and accountant of the rounds; None without privacy.
+
+        Raises InputError, naming the setting, if the rounds cannot be private or would exceed the budget.
+        """
+        spec, plan = self.spec, self.plan
+        if spec.privacy is None:
+            return None
+        return PrivateRounds(spec.privacy, method, plan.client, self.settings.clients, plan.rounds, plan.seed)
+
     @classmethod
     def load(cls, folder: Path, settings: RunSettings) -> Study:
         """Read the study of the app in `folder`; the app's code may run. Raises InputError, naming file or field."""
@@ -103,13 +123,16 @@ class Study:
     def plan(self) -> RunPlan:
         """How clients train, and who takes part in each round."""
         spec = self.spec
-        return RunPlan(spec.client, participation_of(spec.participation), spec.seed, spec.rounds, spec.guard)
+        rule = participation_of(spec.participation) if spec.privacy is None else Poisson(spec.privacy.rate)
+        return RunPlan(spec.client, rule, spec.seed, spec.rounds, spec.guard)
 
     @property
     def terms(self) -> RoundTerms:
         """The settings that decide when a round ends, and which replies the server accepts."""
         settings = self.settings
-        return RoundTerms(settings.deadline, settings.quorum, settings.norm_multiple, settings.secure_sum)
+        # A bound from the norms of others would let one client decide whether another one counts.
+        multiple = settings.norm_multiple if self.spec.privacy is None else inf
+        return RoundTerms(settings.deadline, settings.quorum, multiple, settings.secure_sum)
 
     @property
     def reads_files(self) -> bool:
@@ -176,7 +199,7 @@ class Study:
         spec, adapter = self.spec, None if self.spec.adapter is None else self.spec.adapter.object
         parts = spec.model.buffers, spec.model.keep
         method = method_of_run(spec.method.object, objective, spec.client, adapter, *parts)
-        check_parts(method, spec.guard, is_private=False)
+        check_parts(method, spec.guard, is_private=spec.privacy is not None)
         return method
 
     def objective(self) -> Objective:
