@@ -155,6 +155,12 @@ class ClientState:
         """`folder` is created at the first `save`."""
         self._folder, self._per_round = folder, record.marked("per_round")
 
+    @property
+    def newest(self) -> int:
+        """The last round whose record is in the folder; -1 if there is none."""
+        found = [int(match[1]) for path in self._folder.glob("round-*") if (match := _FILE.fullmatch(path.name))]
+        return max(found, default=-1)
+
     def load(self, t: int, initial: R) -> R:
         """Return the record after round `t`, or `initial` for t = -1.
 

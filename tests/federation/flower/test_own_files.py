@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.data.loading import labelled, prepare
 from fedflat.data.schema import Schema
 from fedflat.data.stated_schema import stated_settings
 from fedflat.experiments.spec import RunSpec
+from fedflat.federation.flower.client_reports import STATES, client_reports
 from fedflat.federation.flower.transport import GatheringError
 from support.files import refused
 from support.flower_fixtures import GridFederation, simulated, study_of
@@ -152,3 +154,28 @@ def test_texts_have_the_vocabulary_of_the_study(tmp_path: Path) -> None:
     federated = federation(spec, tmp_path / "federation", places)
     assert (federated.study.shape, federated.study.numbers) == ((8,), "tokens")
     federated.serve()  # of the simulation a tenth is the test set, so that its bits are others
+
+
+@pytest.mark.parametrize("keep", [[], ["3.*"]])
+def test_the_reports_of_a_rehearsal_are_those_of_the_simulation(tmp_path: Path, keep: list[str]) -> None:
+    """The final model on each client's own test samples, and that with the client's own part."""
+    folder = write_tables(tmp_path / "sites")
+    spec = tables(folder)
+    spec = spec.model_copy(update={"model": spec.model.model_copy(update={"keep": keep}), "metrics": ["recall"]})
+    places = {site: folder / site for site in SITES}
+    federated = federation(spec, tmp_path / "federation", places)
+    for node in federated.nodes.values():
+        node.config["state"] = str(federated.out / STATES)
+    federated.serve()
+    simulated(spec, tmp_path / "simulation")
+    expected = ff.load_run(tmp_path / "simulation").clients
+    reports = client_reports(federated.study, federated.out, places)
+    assert [(report.name, report.samples, report.test_samples) for report in reports] == [
+        (site, 9, 3) for site in SITES
+    ]
+    assert [report.classes for report in reports] == [3, 3, 2]
+    assert [report.scores["accuracy"] for report in reports] == pytest.approx(expected.accuracy)
+    found = [report.own_scores.get("accuracy") for report in reports]
+    assert found == pytest.approx(expected.personal_accuracy) if keep else found == [None] * 3
+    recalls = [(report.own_scores or report.scores).get("recall/flu") for report in reports]
+    assert recalls == pytest.approx(expected.recall["flu"])

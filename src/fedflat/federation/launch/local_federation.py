@@ -18,6 +18,7 @@ import tomli_w
 
 from ...experiments.spec import RunSpec
 from ...files import locked, system_errors, write_text
+from ..flower.client_reports import STATES
 from ..flower.directory import FederationDirectory
 from ..flower.event_log import read_events
 from ..flower.export import export
@@ -218,6 +219,14 @@ def _json(output: str) -> dict[str, Any]:
     return content
 
 
+def local_study(
+    spec: RunSpec, path: Path, settings: Mapping[str, Any], folders: Mapping[str, Path] | None = None
+) -> Study:
+    """Return the study of a federation on this machine, with the arguments of `local_deployment`."""
+    number = len(folders or ()) or spec.data.clients
+    return Study(spec, RunSettings.parse("flower run", {**settings, "clients": number, "out": str(path.absolute())}))
+
+
 @contextmanager
 def local_deployment(
     spec: RunSpec, path: Path, settings: Mapping[str, Any], secure: bool, folders: Mapping[str, Path] | None = None
@@ -228,16 +237,18 @@ def local_deployment(
     field name. secure: whether connections use TLS and nodes have keys. folders: the folder of each client's own
     samples, by client name; by default, clients have parts of the study's data set.
 
+    After the last event `client_reports` can be called with the same study, path and folders.
+
     Raises InputError for a study that no federation can carry out, and if `path` holds anything but a federation of
     this study; the iterator of events raises FederationError if the federation fails.
     """
     path, number = path.absolute(), len(folders or ()) or spec.data.clients
-    study = Study(spec, RunSettings.parse("flower run", {**settings, "clients": number, "out": str(path)}))
+    study = local_study(spec, path, settings, folders)
     directory = FederationDirectory(path)
     directory.refuse_other(study)  # before anything is written to it
     nodes = {}
     for config in _node_configs(spec, number, folders):
-        config["state"] = str(path / "clients")
+        config["state"] = str(path / STATES)
         nodes[NodeSettings.parse("node-config", config).client_name(number, study.own_samples)] = config
 
     def exported_app() -> list[str]:  # always anew, because another version may have written an older app

@@ -1,0 +1,86 @@
+"""What a rehearsal on one machine tells of each client: its samples, and how well the final model does on them.
+
+Only where all files are on one machine: nothing of it is sent in a federation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...core.objective import Objective
+from ...core.partial_model import partial_model
+from ...data.dataset import LoadedDataset
+from ...metrics.accuracy import score
+from ...metrics.classification import Collector
+from ...rounds.run_model import load_model
+from ..client import ClientState
+from ..membership import Membership
+from .directory import MODEL, FederationDirectory
+from .study import Study, files_of, own_samples, stored
+
+STATES = "clients"  # the folder of a rehearsal with the states of all clients
+METRICS = ("balanced-accuracy", "recall")
+
+
+@dataclass(frozen=True)
+class ClientReport:
+    """One client after a rehearsal."""
+
+    name: str
+    samples: int  # for training
+    classes: int  # that occur in them
+    test_samples: int = 0
+    scores: Mapping[str, float] = field(default_factory=dict)  # of the final model on its test samples
+    own_scores: Mapping[str, float] = field(default_factory=dict)  # of its own model, if a part stays with the clients
+
+
+def client_reports(study: Study, out: Path, places: Mapping[str, Path]) -> list[ClientReport]:
+    """Return the report of each client after the rehearsal in the folder `out`.
+
+    places: the folder or file of each client, by name.
+    """
+    states = out / STATES
+    objective = study.objective()
+    load_model(out / MODEL, objective.module)
+    w = objective.space.flatten(objective.module)
+    newest = FederationDirectory(out).newest()
+    federation = None if newest is None else Membership.load(newest.path).name
+    reports = []
+    for number, (name, place) in enumerate(sorted(places.items())):
+        found = files_of(study, str(place)) if study.reads_files else stored({"data": str(place)})
+        data = own_samples(study, found, number)
+        report = ClientReport(name, len(data.y), len(torch.unique(data.y)))
+        if isinstance(found, LoadedDataset) and found.test is not None:
+            own = None if federation is None else _own_model(study, objective, w, states / federation / name)
+            test = found.test.x, found.test.y
+            scores = [{} if x is None else _scores(study, objective, x, *test, found) for x in (w, own)]
+            report = ClientReport(report.name, report.samples, report.classes, len(test[1]), *scores)
+        reports.append(report)
+    return reports
+
+
+def _scores(
+    study: Study, objective: Objective, w: Tensor, x: Tensor, y: Tensor, found: LoadedDataset
+) -> dict[str, float]:
+    """Return accuracy and further metrics of the model `w` (d,) on the test samples x (n, *shape), y (n,)."""
+    names = found.class_names or tuple(map(str, range(study.classes)))
+    collector = Collector(METRICS, names)
+    device = objective.device
+    return score(objective, w, x.to(device), y.to(device), found.preparation, collector).numbers
+
+
+def _own_model(study: Study, objective: Objective, w: Tensor, folder: Path) -> Tensor | None:
+    """Return the model `w` (d,) with the parameters that stayed with one client; None if none stayed."""
+    partial = partial_model(study.method(objective).fitted(study.shape))
+    if partial is None or not partial.kept_width:
+        return None
+    state = ClientState(folder, partial.client)
+    like = partial.init_client(partial.broadcast(partial.init_server(w)).map(lambda x: x[None])).map(lambda x: x[0])
+    record = state.load(state.newest, like)
+    own: Tensor = partial.parts.parameters.joined(partial.sent(w), record.kept.to(w))
+    return own
