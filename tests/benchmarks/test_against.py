@@ -46,8 +46,8 @@ def test_an_unknown_work_is_refused_before_anything_is_done(bench) -> None:
 
 
 @pytest.mark.slow
-def test_a_commit_whose_rounds_are_slower_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench) -> None:
-    """Its rounds burn a tenth of a second; in turn, with the roles exchanged, this checkout is the slower one."""
+def test_a_checkout_whose_rounds_are_slower_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench) -> None:
+    """The rounds of this checkout burn a tenth of a second, so it is the slower one of the two."""
     slow, own = tmp_path / "slow", tmp_path / "own"
     for folder in (slow, own):
         shutil.copytree(ROOT / "src", folder / "src")
@@ -58,12 +58,9 @@ def test_a_commit_whose_rounds_are_slower_is_found(tmp_path: Path, monkeypatch: 
     file.write_text(
         text.replace(BEGIN, f"        from time import process_time; started = process_time() + 0.1\n{burn}{BEGIN}")
     )
-    monkeypatch.setattr(against, "unpacked", lambda commit, folder: slow / "src")
-    [found] = compare("HEAD", ["W3"], Settings(repeats=2, quick=True))
-    assert found.verdict == "faster"
     monkeypatch.setattr(against, "unpacked", lambda commit, folder: own / "src")
     monkeypatch.setattr(against, "ROOT", slow)
-    code, out, _ = bench("W3 --against HEAD --repeats 2")
+    code, out, _ = bench("W3 --against HEAD --quick --repeats 2")
     assert code == 1
     assert "slower" in out
 
