@@ -45,8 +45,6 @@ def test_what_is_stated_is_what_a_simulation_finds_by_itself(fedflat) -> None:
     [
         ("--data.name csv --data-dir sites --data.label_columns state --out sites", "--out sites exists"),
         ("--data.name csv --data-dir sites", "has no column 'label'; it has age, sex, state"),
-        ("--data.name csv --data-dir sites --data.label_columns age --loss regression",
-         "a federation has classes, and the labels are those of regression"),
         ("--data.name csv --data-dir sites --data.label_column state", "did you mean --data.label_columns"),
         ("--data.name csv --data-dir nothing", "data_dir = 'nothing' is not a folder"),
     ],

@@ -131,6 +131,8 @@ def write_schema(
     loaded = labelled(prepare_data(console, spec), spec.task, spec.data.name, spec.data.labelling)
     found = stated_settings(loaded, words)
     table: dict[str, Any] = {"data": _given(spec.data) | file_table(found)}
+    if spec.loss != "cross-entropy":
+        table["loss"] = spec.loss
     if len(loaded.users) > 1:
         table |= {"partition": {"name": "natural"}}
         table["data"]["clients"] = len(loaded.users)

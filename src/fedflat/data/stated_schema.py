@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.errors import InputError
 from .dataset import LoadedDataset
 from .numbers import kind_of
 
@@ -17,15 +16,14 @@ PICTURES_AT_ONCE = 1024
 def stated_settings(loaded: LoadedDataset, words: int) -> dict[str, Any]:
     """Return the settings of `data` that state everything that was found in the samples of `loaded`, by name.
 
-    words: largest number of words of a vocabulary. Raises InputError if the labels are no classes.
+    words: largest number of words of a vocabulary.
     """
-    if loaded.task != "classification":
-        raise InputError(f"data: a federation has classes, and the labels are those of {loaded.task}")
     found = dict(loaded.schema.stated)
-    indices = tuple(map(str, range(loaded.classes)))
-    found["class_names"] = loaded.class_names or indices
-    if found["class_names"] != indices:
-        found["labels"] = "names"
+    if loaded.task == "classification":
+        indices = tuple(map(str, range(loaded.classes)))
+        found["class_names"] = loaded.class_names or indices
+        if found["class_names"] != indices:
+            found["labels"] = "names"
     x = loaded.train.x
     if kind_of(x) == "pixels":
         found |= {"image_size": x.shape[-1], "channels": x.shape[1]}

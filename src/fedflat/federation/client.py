@@ -21,7 +21,6 @@ from ..core.native_libraries import fix_product_rounding
 from ..core.objective import Objective
 from ..core.partial_model import sent_part
 from ..core.records import Record
-from ..core.task import CROSS_ENTROPY, task_of
 from ..data.federated import FederatedData
 from ..files import create_folder, read_bytes, sweep, system_errors, write_atomically
 from ..metrics.accuracy import drift
@@ -50,7 +49,7 @@ class FederatedClient:
         folder: Path,
         digest: str,
     ) -> None:
-        """Raise InputError for data whose labels are not classes.
+        """Raise InputError for data whose labels are not those of the study's task.
 
         data: this client's samples, with its number in the federation (see `FederatedData.alone`). folder: for the
         client's records. digest: of the study.
@@ -59,7 +58,8 @@ class FederatedClient:
         method.check_rounds(plan.rounds)
         self._method, self._digest = method.fitted(data.shape), digest
         self._objective, module = objective, objective.module
-        task_of(CROSS_ENTROPY.loss, data.task)  # raises InputError for labels that are no classes
+        if data.task != objective.task.kind:
+            raise InputError(f"the study is of {objective.task.kind}, and the labels are those of {data.task}")
         like = sent_part(self._method, objective.space.flatten(module))
         self._data = data.to(self._objective.device, like.dtype)
         check_tokens(module, self._data.x)

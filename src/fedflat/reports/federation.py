@@ -22,6 +22,7 @@ from ..federation.flower.ejections import Ejections
 from ..federation.flower.event_log import read_events
 from ..federation.membership import Membership
 from ..files import make_folder, write_text
+from ..metrics.protocols import SCORES
 from ..rounds.settings import flattened
 from .figures import COLOURS, INK, INLINE, PANEL, inline
 from .tables import environment
@@ -29,7 +30,10 @@ from .text_table import NOTHING, text_table
 
 PLAIN = ("time", "event")  # fields of every event
 SHOWN_ELSEWHERE = ("round", "client", "node refused")  # events that tables and figures show
-CURVES = (("test_accuracy", "test accuracy %", 100.0), ("test_loss", "test loss", 1.0), ("drift", "drift", 1.0))
+CURVES = (
+    *((name, f"{title} %", 100.0) for name, title in SCORES.items()), ("test_loss", "test loss", 1.0),
+    ("drift", "drift", 1.0),
+)  # fmt: skip
 NAMED = 40  # most clients of a map, which shows their names
 COLUMNS = 150  # most rounds of a map
 BARS = 60  # most bars of the figure that replaces a larger map
@@ -111,8 +115,9 @@ class FederationData:
     def headline(self) -> str:
         """Progress, test accuracy and participation in one or two sentences."""
         done = f"{len(self.history)} of {self.planned} rounds are done"
-        scores = [row["test_accuracy"] for row in self.history if row.get("test_accuracy") is not None]
-        accuracy = f", and the model has a test accuracy of {100 * scores[-1]:.1f} %" if scores else ""
+        name = next((name for name in SCORES if any(row.get(name) is not None for row in self.history)), "")
+        scores = [row[name] for row in self.history if row.get(name) is not None]
+        accuracy = f", and the model has a {SCORES[name]} of {100 * scores[-1]:.1f} %" if scores else ""
         missing = sum(len(facts.missing) for facts in self.rounds.values())
         asked = missing + sum(len(facts.counted or ()) for facts in self.rounds.values())
         if any(facts.counted is None for facts in self.rounds.values()):

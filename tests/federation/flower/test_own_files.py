@@ -179,3 +179,37 @@ def test_the_reports_of_a_rehearsal_are_those_of_the_simulation(tmp_path: Path, 
     assert found == pytest.approx(expected.personal_accuracy) if keep else found == [None] * 3
     recalls = [(report.own_scores or report.scores).get("recall/flu") for report in reports]
     assert recalls == pytest.approx(expected.recall["flu"])
+
+
+@pytest.mark.parametrize(("loss", "labels"), [("regression", "dose"), ("regression", ["dose", "time"]),
+                                              ("multi-label", ["nausea", "pain"])])  # fmt: skip
+def test_numbers_and_several_labels_have_the_bits_of_the_simulation(tmp_path: Path, loss: str, labels: object) -> None:
+    for seed, site in enumerate(SITES):
+        rng, rows = np.random.default_rng(seed), ["age,sex,dose,time,nausea,pain"]
+        for i in range(12):
+            age = rng.normal(50, 9)
+            rows.append(f"{age:.2f},{'fm'[i % 2]},{age / 30:.3f},{i % 5},{int(age > 50)},{i % 2}")
+        for part in ("train", "test"):
+            (tmp_path / "sites" / site).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "sites" / site / f"{part}.csv").write_text("\n".join(rows) + "\n")
+    chosen = {"label_columns": labels, "numeric_columns": "age", "categorical_columns": "sex"}
+    found = stated_settings(labelled(prepare("csv", str(tmp_path / "sites"), **chosen), loss, "csv"), words=1)
+    assert "class_names" not in found
+    spec = study_of(model={"name": "mlp", "options": {"hidden": [5]}}, participation=2, partition="natural", loss=loss,
+                    data={"name": "csv", "clients": 3, **found}, data_dir=str(tmp_path / "sites"))  # fmt: skip
+    places = {site: tmp_path / "sites" / site for site in SITES}
+    federated = federation(spec, tmp_path / "federation", places, test=str(places["north"]))
+    assert federated.study.classes == (1 if isinstance(labels, str) else 2)
+    assert federated.serve() == simulated(spec, tmp_path / "simulation")
+    assert ("test_rmse" if loss == "regression" else "test_label_accuracy") in federated.events("round")[-1]
+
+
+def test_a_site_with_classes_does_not_take_part_in_a_regression(tmp_path: Path) -> None:
+    spec = tables(write_tables(tmp_path / "sites"), class_names=(), labels="numbers", label_columns="age",
+                  numeric_columns=(), means=(), deviations=(), missing="drop")  # fmt: skip
+    spec = spec.model_copy(update={"loss": "regression"})
+    path = tmp_path / "sites" / "north" / "train.csv"
+    path.write_text("age,sex\nyoung,f\nold,m\n")
+    federated = federation(spec, tmp_path / "federation", {"north": path}, wait=0.2)
+    with pytest.raises(GatheringError, match="names of classes go with classification; for regression labels"):
+        federated.serve()

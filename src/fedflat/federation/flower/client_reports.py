@@ -69,7 +69,7 @@ def _scores(
 ) -> dict[str, float]:
     """Return accuracy and further metrics of the model `w` (d,) on the test samples x (n, *shape), y (n,)."""
     names = found.class_names or tuple(map(str, range(study.classes)))
-    collector = Collector(METRICS, names)
+    collector = Collector(METRICS if study.spec.task == "classification" else (), names)
     device = objective.device
     return score(objective, w, x.to(device), y.to(device), found.preparation, collector).numbers
 

@@ -176,7 +176,7 @@ class FederationRun:
         server.ejected = frozenset(ejected)
 
     def _evaluate(self, server: FederatedServer) -> Mapping[str, float]:
-        """Return accuracy and loss on the test samples; empty in rounds without evaluation."""
+        """Return the scores of the test samples; empty in rounds without evaluation."""
         due = server.t % self._study.spec.eval_every == 0 or server.t == self._study.spec.rounds
         if self._evaluation_data is None or self._evaluation_data.test is None or not due:
             return {}
@@ -186,7 +186,7 @@ class FederationRun:
         models = {"": w} | ({"_iterate": server.iterate} if serves_another(server.method) else {})
         scores = {name: score(server.objective, x, *data.test, data.preparation) for name, x in models.items()}
         return {
-            f"{quantity}{name}": value
+            f"test_{quantity}{name}": value
             for name, found in scores.items()
-            for quantity, value in (("test_accuracy", found.accuracy), ("test_loss", found.mean_loss))
+            for quantity, value in found.numbers.items()
         }

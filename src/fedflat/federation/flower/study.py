@@ -21,7 +21,7 @@ from ...core.progress import no_progress
 from ...core.task import task_of
 from ...data import FederatedData
 from ...data.conversion import SampleFormat, tokenizer_of
-from ...data.dataset import LoadedDataset
+from ...data.dataset import FileDataset, LoadedDataset
 from ...data.loading import labelled
 from ...data.numbers import NumberKind, kind_of
 from ...data.own_folders import FolderDataset
@@ -64,8 +64,8 @@ class Study:
             self._check_stated()
         if self.settings.test and not self.own_samples:
             raise InputError("test goes with own samples; a named set has its own test samples")
-        if self.spec.loss != "cross-entropy":
-            raise InputError(f"loss = {self.spec.loss!r}: a federation trains classifiers; set loss = 'cross-entropy'")
+        if self.spec.loss != "cross-entropy" and not self.own_samples:
+            self._check_labels()
         if (training := self.spec.method.object.training) != "federated":
             raise InputError(
                 f"method.name = {self.spec.method.name!r} is {training} training, not that of a federation"
@@ -90,9 +90,15 @@ class Study:
     def _check_stated(self) -> None:
         """Raise InputError, naming the setting, unless the study states how all sites read their files."""
         _ = self._stated
-        if not self.spec.data.class_names:
+        if self.spec.task == "classification" and not self.spec.data.class_names:
             raise InputError("data.class_names is needed for sites with files of their own, so that all number classes "
                              "alike; `fedflat data schema` writes it")  # fmt: skip
+
+    def _check_labels(self) -> None:
+        """Raise InputError if the named set has no labels for the loss."""
+        data, named = self.spec.data, source(self.spec.data.name)
+        if not (isinstance(named, FileDataset) and named.multi_label and self.spec.task == "multi-label"):
+            raise InputError(f"loss = {self.spec.loss!r}: {data.name} has classes; let clients have their own samples")
 
     def _check_privacy(self) -> None:
         """Raise InputError, naming the setting, for settings that a private federation cannot have."""
@@ -169,9 +175,11 @@ class Study:
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
-        own = self.settings.classes or (len(self.spec.data.class_names) if self.reads_files else None)
-        return own or self.spec.classes_and_shape()[0]
+        """The number of classes, or in other tasks of labels or predicted numbers."""
+        if self.settings.classes or not self.reads_files:
+            return self.settings.classes or self.spec.classes_and_shape()[0]
+        data = self.spec.data
+        return len(data.class_names if self.spec.task == "classification" else data.label_names)
 
     @property
     def numbers(self) -> NumberKind:
@@ -205,7 +213,7 @@ class Study:
     def objective(self) -> Objective:
         """Return the loss of the initial model, see `module`."""
         spec = self.spec
-        return Objective(self.module(), spec.precision == "bf16", task_of(spec.loss, "classification"),
+        return Objective(self.module(), spec.precision == "bf16", task_of(spec.loss, spec.task),
                          spec.model.buffers)  # fmt: skip
 
 
@@ -233,10 +241,10 @@ def own_samples(study: Study, samples: tuple[Any, Any] | LoadedDataset, number: 
     if isinstance(samples, LoadedDataset):
         names, preparation = samples.class_names, samples.preparation
         samples = samples.train.x, samples.train.y
-        data = FederatedData.from_clients([samples], classes=study.classes)
+        data = FederatedData.from_clients([samples], classes=study.classes, task=study.spec.task)
         data = replace(data, class_names=names, preparation=preparation)
     else:
-        data = FederatedData.from_clients([samples], classes=study.classes, labels=how.labels,
+        data = FederatedData.from_clients([samples], classes=study.classes, labels=how.labels, task=study.spec.task,
                                           class_names=how.class_names)  # fmt: skip
     if data.class_names and not how.class_names:
         raise InputError("y names classes: set data.class_names in the study, so that all clients number them alike")
