@@ -153,6 +153,17 @@ def test_labels_may_be_numbers_to_predict_or_several_labels(tmp_path: Path) -> N
     assert both.y.tolist() == [[0, 1], [1, 1], [0, 0]]
 
 
+def test_whole_numbers_may_be_numbers_to_predict(tmp_path: Path) -> None:
+    """A site may have whole numbers alone where another one has fractions."""
+    write(tmp_path / "train.csv", ["1,20", "2,31", "3,44"], "age,dose")
+    stated = {"label_columns": "dose", "partition": ff.IID()}
+    assert load(tmp_path, task="regression", **stated).y.tolist() == [[20], [31], [44]]
+    write(tmp_path / "train.csv", ["1,low", "2,high", "3,low"], "age,dose")
+    (tmp_path / "test.csv").unlink()
+    with refused("names of classes go with classification; for regression labels are numbers"):
+        load(tmp_path, task="regression", **stated)
+
+
 def test_jsonl_has_texts_labels_and_users(tmp_path: Path) -> None:
     rows = [{"text": f"the {word} mail", "label": word, "user": i % 3} for i, word in enumerate(["spam", "ham"] * 15)]
     (tmp_path / "mails.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -73,7 +73,8 @@ def described(
 
 def labelled(loaded: LoadedDataset, task: Kind, name: str, how: Labelling = INDICES) -> LoadedDataset:
     """Return `loaded` with labels for `task`. Raises InputError, naming the set, if its labels do not fit the task."""
-    class_numbers = loaded.train.y.ndim == 1 and not loaded.train.y.is_floating_point()
+    whole = loaded.train.y.ndim == 1 and not loaded.train.y.is_floating_point()
+    class_numbers = whole and not loaded.schema.is_of_table
     if task != "classification" and (loaded.classes or class_numbers):
         raise InputError(f"data.name = {name!r} has classes, and {task} needs other labels: floats, or (n, k) in npz")
     if loaded.classes and how != INDICES:

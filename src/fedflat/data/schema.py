@@ -84,6 +84,11 @@ class Schema:
         """Number of features of a row of a table."""
         return len(self.numeric_columns) + sum(map(len, self.categories))
 
+    @property
+    def is_of_table(self) -> bool:
+        """Whether it describes a table, whose whole numbers may be classes as well as numbers to predict."""
+        return self.width > 0 or self.text_column is not None
+
     @classmethod
     def of(cls, options: Schema) -> Schema:
         """Return the schema in the options of a data set, which have further fields."""
