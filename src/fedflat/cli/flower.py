@@ -150,11 +150,13 @@ def run_here(
         asked = "--client" if folders else "data.clients"
         raise InputError(f"{asked} = {clients}: each is a SuperNode on this machine, and {MOST_NODES} are the most")
     with _flower_imports():
-        from ..federation.flower.client_reports import client_reports
+        from ..federation.flower.client_reports import check_places, client_reports
         from ..federation.launch.local_federation import local_deployment, local_study
     if not folders:
         prepare_data(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
+    if folders:
+        check_places(local_study(spec, path, settings, folders), folders)
     with (
         signals_handled_by(_stop),
         local_deployment(spec, path, settings, not insecure, folders) as events,

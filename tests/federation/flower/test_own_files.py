@@ -16,7 +16,7 @@ from fedflat.data.loading import labelled, prepare
 from fedflat.data.schema import Schema
 from fedflat.data.stated_schema import stated_settings
 from fedflat.experiments.spec import RunSpec
-from fedflat.federation.flower.client_reports import STATES, client_reports
+from fedflat.federation.flower.client_reports import STATES, check_places, client_reports
 from fedflat.federation.flower.transport import GatheringError
 from support.files import refused
 from support.flower_fixtures import GridFederation, simulated, study_of
@@ -91,14 +91,22 @@ def test_what_sites_read_is_part_of_the_studys_digest(tmp_path: Path) -> None:
         ("outcome\n", "outcome\nold,f,flu\n", "row 1: 'age' has 'old', which is not a number"),
     ],
 )  # fmt: skip
-def test_a_site_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, old: str, new: str, words: str) -> None:
+def test_a_site_that_does_not_fit_is_refused_in_one_line_that_stays_at_the_site(
+    tmp_path: Path, old: str, new: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line has values of samples in it, so the server is told only that there is one."""
     spec = tables(write_tables(tmp_path / "sites"))
     path = tmp_path / "sites" / "north" / "train.csv"
     path.write_text(path.read_text().replace(old, new))
     federated = federation(spec, tmp_path / "federation", {"north": path}, wait=0.2)
-    with pytest.raises(GatheringError) as error:
+    with pytest.raises(
+        GatheringError, match="its own samples do not fit the study; the client's log says why"
+    ) as error:
         federated.serve()
-    assert words in str(error.value)
+    assert words in caplog.text
+    assert not {"influenza", "'x'", "old", "outcome", "gender"} & set(str(error.value).replace(",", " ").split())
+    with refused("client north: ", words):  # a rehearsal says so before it starts
+        check_places(federated.study, {"north": path})
 
 
 @pytest.mark.parametrize("name", ["class_names", "numeric_columns", "means", "categories"])
@@ -211,5 +219,5 @@ def test_a_site_with_classes_does_not_take_part_in_a_regression(tmp_path: Path) 
     path = tmp_path / "sites" / "north" / "train.csv"
     path.write_text("age,sex\nyoung,f\nold,m\n")
     federated = federation(spec, tmp_path / "federation", {"north": path}, wait=0.2)
-    with pytest.raises(GatheringError, match="names of classes go with classification; for regression labels"):
-        federated.serve()
+    with refused("client north: ", "names of classes go with classification; for regression labels are numbers"):
+        check_places(federated.study, {"north": path})

@@ -22,7 +22,7 @@ from ..secure_sum.client import SumClient
 from ..secure_sum.messages import KeysReply, KeysRequest, LaterReply
 from .records import read_message, read_sum_request, to_records
 from .settings import NodeSettings, RunSettings, app_settings
-from .study import SampleLoader, Study, files_of, own_samples, stored, version
+from .study import SampleLoader, SamplesError, Study, files_of, own_samples, stored, version
 
 UNMASKED = "unmasked"  # the folder with records of unmasked rounds, next to the folders of federations
 log = logging.getLogger("flwr")
@@ -123,12 +123,16 @@ class ClientSession:
 def _reply(message: Message, work: Callable[[], ClientMessage]) -> Message:
     """Reply with the result of `work`, or with the reason why it failed.
 
-    The text of an unexpected error stays in the client's log, because it might contain values of samples.
+    The text of an unexpected error stays in the client's log, because it might contain values of samples, and so does
+    that of an error about the client's own samples.
     """
     result: ClientMessage | Failure
     try:
         with allow_code():  # that of the app
             result = work()
+    except SamplesError as error:
+        log.error("%s", printable(str(error)))
+        result = Failure("its own samples do not fit the study; the client's log says why")
     except (InputError, RefusedError, NonFiniteError) as error:
         log.error("%s", printable(str(error)))
         result = Failure(str(error))

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...core.errors import InputError
 from ...core.objective import Objective
 from ...core.partial_model import partial_model
 from ...data.dataset import LoadedDataset
@@ -39,6 +41,15 @@ class ClientReport:
     own_scores: Mapping[str, float] = field(default_factory=dict)  # of its own model, if a part stays with the clients
 
 
+def check_places(study: Study, places: Mapping[str, Path]) -> None:
+    """Raise InputError, naming the client, if its samples do not fit the study: now, not when all have started."""
+    for number, (name, place) in enumerate(sorted(places.items())):
+        try:
+            own_samples(study, _samples(study, place), number)
+        except InputError as error:
+            raise InputError(f"client {name}: {error}") from error
+
+
 def client_reports(study: Study, out: Path, places: Mapping[str, Path]) -> list[ClientReport]:
     """Return the report of each client after the rehearsal in the folder `out`.
 
@@ -52,7 +63,7 @@ def client_reports(study: Study, out: Path, places: Mapping[str, Path]) -> list[
     federation = None if newest is None else Membership.load(newest.path).name
     reports = []
     for number, (name, place) in enumerate(sorted(places.items())):
-        found = files_of(study, str(place)) if study.reads_files else stored({"data": str(place)})
+        found = _samples(study, place)
         data = own_samples(study, found, number)
         report = ClientReport(name, len(data.y), len(torch.unique(data.y)))
         if isinstance(found, LoadedDataset) and found.test is not None:
@@ -62,6 +73,10 @@ def client_reports(study: Study, out: Path, places: Mapping[str, Path]) -> list[
             report = ClientReport(report.name, report.samples, report.classes, len(test[1]), *scores)
         reports.append(report)
     return reports
+
+
+def _samples(study: Study, place: Path) -> tuple[Any, Any] | LoadedDataset:
+    return files_of(study, str(place)) if study.reads_files else stored({"data": str(place)})
 
 
 def _scores(

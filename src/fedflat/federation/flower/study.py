@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -40,6 +41,19 @@ from .settings import RunSettings
 
 FILE = "study.toml"
 SampleLoader = Callable[[Mapping[str, Any]], tuple[Any, Any]]  # the node's configuration -> x (n, *shape), y (n,)
+
+
+class SamplesError(InputError):
+    """An error about a client's own samples: its text may have values of them in it, and stays at the client."""
+
+
+@contextmanager
+def _errors_with_values() -> Iterator[None]:
+    """Turn an InputError in the block into a SamplesError."""
+    try:
+        yield
+    except InputError as error:
+        raise SamplesError(str(error)) from error
 
 
 def version() -> str:
@@ -225,10 +239,11 @@ def stored(node: Mapping[str, Any]) -> tuple[Any, Any]:
     return _read(Path(str(folder)).expanduser())
 
 
+@_errors_with_values()
 def files_of(study: Study, place: str) -> LoadedDataset:
     """Read the samples in the files at `place`, a folder or one file, as the study states.
 
-    Raises InputError, naming file and column, for files that do not fit the study.
+    Raises SamplesError, naming file and column, for files that do not fit the study.
     """
     name, how = study.spec.data.name, study.spec.data.labelling
     loaded = source(name).load(name, str(Path(place).expanduser()), True, study.form, no_progress)
@@ -236,16 +251,19 @@ def files_of(study: Study, place: str) -> LoadedDataset:
 
 
 def own_samples(study: Study, samples: tuple[Any, Any] | LoadedDataset, number: int) -> FederatedData:
-    """Return the samples of client `number` as its data. Raises InputError if they do not fit the study."""
+    """Return the samples of client `number` as its data. Raises InputError if they do not fit the study.
+
+    The InputError is a SamplesError if its text may have values of samples in it.
+    """
     how = study.spec.data
+    meaning: dict[str, Any] = {"labels": how.labels, "class_names": how.class_names}
+    known: dict[str, Any] = {}
     if isinstance(samples, LoadedDataset):
-        names, preparation = samples.class_names, samples.preparation
+        meaning, known = {}, {"class_names": samples.class_names, "preparation": samples.preparation}
         samples = samples.train.x, samples.train.y
-        data = FederatedData.from_clients([samples], classes=study.classes, task=study.spec.task)
-        data = replace(data, class_names=names, preparation=preparation)
-    else:
-        data = FederatedData.from_clients([samples], classes=study.classes, labels=how.labels, task=study.spec.task,
-                                          class_names=how.class_names)  # fmt: skip
+    with _errors_with_values():
+        data = FederatedData.from_clients([samples], classes=study.classes, task=study.spec.task, **meaning)
+        data = replace(data, **known)
     if data.class_names and not how.class_names:
         raise InputError("y names classes: set data.class_names in the study, so that all clients number them alike")
     if kind_of(data.x) != study.numbers:
