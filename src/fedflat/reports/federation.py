@@ -112,12 +112,19 @@ class FederationData:
                    _refused(events), _happened(events), damaged, settings)  # fmt: skip
 
     @property
+    def is_private(self) -> bool:
+        """Whether the rounds have differential privacy."""
+        return any(name.startswith("privacy.") for name in self.settings)
+
+    @property
     def headline(self) -> str:
         """Progress, test accuracy and participation in one or two sentences."""
         done = f"{len(self.history)} of {self.planned} rounds are done"
         name = next((name for name in SCORES if any(row.get(name) is not None for row in self.history)), "")
         scores = [row[name] for row in self.history if row.get(name) is not None]
         accuracy = f", and the model has a {SCORES[name]} of {100 * scores[-1]:.1f} %" if scores else ""
+        spent = [row["epsilon"] for row in self.history if row.get("epsilon") is not None]
+        accuracy += f" at epsilon {spent[-1]:.3g}" if spent else ""
         missing = sum(len(facts.missing) for facts in self.rounds.values())
         asked = missing + sum(len(facts.counted or ()) for facts in self.rounds.values())
         if any(facts.counted is None for facts in self.rounds.values()):

@@ -16,6 +16,7 @@ from fedflat.experiments.spec import RunSpec
 from fedflat.federation.flower.directory import FederationDirectory
 from fedflat.federation.flower.export import export
 from fedflat.federation.flower.settings import RunSettings
+from fedflat.reports.federation import FederationData, write_federation_page
 from fedflat.rounds.accountant import epsilon
 from fedflat.rounds.private_rounds import logs_in, read_log
 from support.files import refused
@@ -47,6 +48,10 @@ def test_it_has_the_bits_of_the_private_simulation(tmp_path: Path, method: str) 
     result = json.loads((federation.out / "result.json").read_text())
     assert result["privacy"]["epsilon"] == pytest.approx(spent)
     assert not {"drift", "clients", "train_loss"} & rounds[-1].keys()
+    data = FederationData.read(federation.out)
+    assert f" at epsilon {spent:.3g}. " in data.headline
+    page = write_federation_page(data, tmp_path / "page").read_text()
+    assert "this page names who took part" in page
 
 
 @pytest.mark.parametrize("noise", ["seeded-not-private", "system"])
