@@ -56,7 +56,7 @@ def load(folder: Path, name: str = "csv", clients: int = 1, **options) -> ff.Fed
 
 
 def by_other_libraries(folder: Path) -> tuple[np.ndarray, list[int]]:
-    """The features and classes of the training rows of three sites, by pyarrow and scikit-learn."""
+    """Return the features and classes of the training rows of three sites, by pyarrow and scikit-learn."""
     table = pa.concat_tables([arrow.read_csv(folder / f"{site}.csv") for site in ("north", "south", "west")])
     numbers = np.stack([table[name].to_numpy() for name in ("age", "bmi")], axis=1)
     categories = np.stack([table[name].to_numpy() for name in ("sex", "smoker")], axis=1)

@@ -32,7 +32,7 @@ def simulation(some: ff.FederatedData | None = None, method=None, **options) -> 
 
 
 def shares(model: torch.nn.Module) -> list[float]:
-    """The accuracy of a model on the test samples of each client, by a plain loop."""
+    """Return the accuracy of a model on the test samples of each client, by a plain loop."""
     with torch.inference_mode():
         return [float((model(torch.from_numpy(x)).argmax(1).numpy() == y).mean()) for x, y in TESTS]
 

@@ -72,7 +72,7 @@ class LocalGrid(Grid):
         return [_read(number, contents) for number, contents in found]
 
     def lose(self, node: int, sent: Message) -> None:
-        """A node goes, and the network answers for it."""
+        """Remove the node; the network replies for it to the message."""
         del self.nodes[node]
         reply = Message(Error(UNAVAILABLE, "Node Unavailable"), reply_to=sent)
         self.replies[sent.metadata.message_id] = (reply.object_id, _written(reply))
@@ -88,6 +88,23 @@ class LocalGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         raise NotImplementedError
+
+
+class ServerEnded(BaseException):
+    """The server's process ends."""
+
+
+def ending_in(t: int) -> type[LocalGrid]:
+    """Return a grid whose server ends in round `t`, when clients have trained in it."""
+
+    class Ending(LocalGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            found = super().pull_messages(message_ids)
+            if found and found[0].metadata.group_id == str(t):
+                raise ServerEnded
+            return found
+
+    return Ending
 
 
 def _written(message: Message) -> Contents:

@@ -75,7 +75,6 @@ def export_study(
     fedflat flower export run.toml app --method.name scaffold --shape 1x8x8 --classes 10 --clients 5
     """
     check_flags([str(study), *context.args])
-    from ..data.sources import is_folder
     from ..experiments.spec import RunSpec
     from .flags import resolve
 
@@ -84,8 +83,8 @@ def export_study(
         from ..federation.flower.settings import RunSettings
     context.with_resource(allow_code())  # the user's own command line and file may name code
     spec = resolve(RunSpec, [str(study), *context.args])
-    has_own = settings["shape"] is not None or is_folder(spec.data.name)
-    known = len(settings["members"].split()) or (None if has_own else spec.data.clients)
+    has_own_samples = settings["shape"] is not None or _has_own_files(spec.data.name)
+    known = len(settings["members"].split()) or (None if has_own_samples else spec.data.clients)
     number = known if clients is None else clients
     if number is None:
         raise InputError("--clients is missing: the number of clients that the federation starts with")
@@ -128,45 +127,38 @@ def run_here(
     fedflat flower run schema.toml --client north=sites/north.csv --client south=sites/south.csv
     """
     check_flags(context.args)
-    from ..data.sources import is_folder
     from ..experiments.spec import RunSpec
     from .execution import prepare_data
     from .flags import resolve
 
     context.with_resource(allow_code())  # the user's own command line and file may name code
     spec, console = resolve(RunSpec, context.args), Console()
-    own_files = is_folder(spec.data.name) and spec.data.name != "npz"
-    folders = _places(own or [], own_files)
-    own_samples = settings["shape"] is not None or own_files
-    if bool(folders) != own_samples:
-        if folders:
-            raise InputError("--client goes with samples of clients' own: set data.name to the format of their files, "
-                             "or give --shape and --classes for x.npy and y.npy")  # fmt: skip
-        raise InputError("--client NAME=PLACE is needed for each client, because they have samples of their own")
+    places = _places(own or [], spec.data.name, settings["shape"])
     if settings["test"]:
         settings["test"] = str(Path(settings["test"]).absolute())  # the server has another working folder
-    clients = len(folders) or spec.data.clients
+    clients = len(places) or spec.data.clients
     if clients > MOST_NODES:
-        asked = "--client" if folders else "data.clients"
+        asked = "--client" if places else "data.clients"
         raise InputError(f"{asked} = {clients}: each is a SuperNode on this machine, and {MOST_NODES} are the most")
     with _flower_imports():
         from ..federation.flower.client_reports import check_places, client_reports
         from ..federation.launch.local_federation import local_deployment, local_study
-    if not folders:
-        prepare_data(console, spec)
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
-    if folders:
-        check_places(local_study(spec, path, settings, folders), folders)
+    if places:
+        study = local_study(spec, path, settings, places)
+        check_places(study, places)
+    else:
+        prepare_data(console, spec)
     with (
         signals_handled_by(_stop),
-        local_deployment(spec, path, settings, not insecure, folders) as events,
+        local_deployment(spec, path, settings, not insecure, places) as events,
         console.doing("starting") as status,
     ):
         for event in events:
             console.say(*event_lines(event))
             status.update(literal(_activity(event, spec.rounds)))
-    if folders:
-        console.show(_client_table(client_reports(local_study(spec, path, settings, folders), path, folders)))
+    if places:
+        console.show(_client_table(client_reports(study, path, places)))
     console.say(f"results in {path}")
 
 
@@ -352,11 +344,25 @@ def write_unit_files(
     Console().say(*map(str, write_units(folder)))
 
 
-def _places(texts: list[str], own_files: bool) -> dict[str, Path]:
+def _has_own_files(name: str) -> bool:
+    """Return whether clients have files of their own in the format `name`; npz is a format of simulations."""
+    from ..data.sources import is_folder
+
+    return is_folder(name) and name != "npz"
+
+
+def _places(texts: list[str], name: str, shape: str | None) -> dict[str, Path]:
     """Parse `--client NAME=PLACE`. Raises InputError for a place that is missing, or a name that is given twice.
 
-    own_files: whether places have files in the format of `data.name`; else they are folders with x.npy and y.npy.
+    name, shape: `data.name` and --shape, which say whether clients have samples of their own. If they do, a place is
+    needed for each, with files in the format `name` or with x.npy and y.npy; if not, none may be given.
     """
+    own_files = _has_own_files(name)
+    if texts and not own_files and shape is None:
+        raise InputError("--client goes with samples of clients' own: set data.name to the format of their files, "
+                         "or give --shape and --classes for x.npy and y.npy")  # fmt: skip
+    if not texts and (own_files or shape is not None):
+        raise InputError("--client NAME=PLACE is needed for each client, because they have samples of their own")
     folders: dict[str, Path] = {}
     for text in texts:
         name, equals, folder = text.partition("=")

@@ -62,6 +62,16 @@ def check_shapes(x: tuple[int, ...], y: tuple[int, ...], who: str, task: Kind) -
         raise InputError(f"data: {who} has samples without numbers, of shape {tuple(x[1:])}")
 
 
+def refuse_other_shapes(parts: Mapping[str, tuple[Tensor, Array]]) -> None:
+    """Raise InputError, naming two parts, if samples (n, *shape) or labels (n, *label) differ in `shape` or `label`."""
+    first = next(iter(parts))
+    for part, pair in parts.items():
+        for place, what in enumerate(("samples", "labels")):
+            shape, expected = (tuple(some[place].shape[1:]) for some in (pair, parts[first]))
+            if shape != expected:
+                raise InputError(f"data: {part} has {what} of shape {shape}, {first} of shape {expected}")
+
+
 def stored_parts(
     parts: Mapping[str, tuple[Tensor, Array]], task: Kind, how: Labelling
 ) -> tuple[dict[str, tuple[Tensor, Tensor]], int, tuple[str, ...]]:
@@ -70,12 +80,7 @@ def stored_parts(
     Return the converted pairs by part, the number of model outputs, and the names of classes. Raises InputError, naming
     the part, if parts differ in the kind of their numbers or labels, and as `task_labels` does.
     """
-    first = next(iter(parts))
-    for part, pair in parts.items():
-        for place, what in enumerate(("samples", "labels")):
-            shape, expected = (tuple(some[place].shape[1:]) for some in (pair, parts[first]))
-            if shape != expected:
-                raise InputError(f"data: {part} has {what} of shape {shape}, {first} of shape {expected}")
+    refuse_other_shapes(parts)
     x = alike({part: x for part, (x, _) in parts.items()})
     codes, found = named({part: y for part, (_, y) in parts.items()}, "label")
     y, outputs, names = task_labels(codes, found, task, how)

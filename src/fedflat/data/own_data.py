@@ -15,7 +15,16 @@ from torch import Tensor
 from ..core.errors import InputError, printable, shortened
 from ..core.object_references import portable
 from ..core.task import Kind
-from .arrays import Columns, groups, has_columns, read_columns, refuse_other_columns, samples_and_labels, stored_parts
+from .arrays import (
+    Columns,
+    groups,
+    has_columns,
+    read_columns,
+    refuse_other_columns,
+    refuse_other_shapes,
+    samples_and_labels,
+    stored_parts,
+)
 from .dataset import BundledDataset, LoadedDataset, SampleArrays
 from .labels import INDICES, Labelling, named
 from .numbers import Array, alike
@@ -59,13 +68,10 @@ def own_clients(
 
 def _joined(parts: Mapping[str, tuple[Tensor, Array]]) -> tuple[Tensor, Array]:
     """Join the samples and labels of several parts. Raises InputError, naming two, if they differ in kind or shape."""
+    refuse_other_shapes(parts)
     first = next(iter(parts))
-    for part, pair in parts.items():
-        for place, what in enumerate(("samples", "labels")):
-            shape, expected = (tuple(some[place].shape[1:]) for some in (pair, parts[first]))
-            if shape != expected:
-                raise InputError(f"data: {part} has {what} of shape {shape}, {first} of shape {expected}")
-        if (pair[1].dtype.kind == "U") != (parts[first][1].dtype.kind == "U"):
+    for part, (_, y) in parts.items():
+        if (y.dtype.kind == "U") != (parts[first][1].dtype.kind == "U"):
             raise InputError(f"data: {part} and {first} have labels of different kinds: texts and numbers")
     x = alike({part: own for part, (own, _) in parts.items()})
     return torch.cat(x), np.concatenate([y for _, y in parts.values()])

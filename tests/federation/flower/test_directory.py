@@ -20,27 +20,10 @@ from fedflat.federation.flower.event_log import EVENTS, EventLog
 from fedflat.rounds import checksums
 from support.effort import in_turns
 from support.flower_fixtures import GridFederation, failing, study_of
-from support.local_grid import LocalGrid
+from support.local_grid import ServerEnded, ending_in
 
 ROUNDS = 6
 METHODS = ("fedavg", "scaffold", "fedsmoo")
-
-
-class Crash(BaseException):
-    """The server's process ends."""
-
-
-def ending_in(t: int) -> type[LocalGrid]:
-    """A grid whose server ends in round `t`, when clients have trained in it."""
-
-    class Ending(LocalGrid):
-        def pull_messages(self, message_ids):
-            found = super().pull_messages(message_ids)
-            if found and found[0].metadata.group_id == str(t):
-                raise Crash
-            return found
-
-    return Ending
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +40,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The same, stopped in the middle of round 5: clients have the state of it, and of all checkpoints."""
     folders = {method: tmp_path_factory.mktemp(method) for method in METHODS}
     for method, folder in folders.items():
-        with pytest.raises(Crash):
+        with pytest.raises(ServerEnded):
             GridFederation(study_of(method=method, rounds=ROUNDS), folder).serve(grid=ending_in(5))
     return folders
 
@@ -173,11 +156,11 @@ def test_a_crash_after_a_checkpoint_loses_no_file_that_is_derived_from_it(
     def crashing(path: Path, write, private: bool = False) -> None:
         calls.append(path.name)
         if path.name == at and (name == "result" or calls.count(at) == t):
-            raise Crash
+            raise ServerEnded
         original(path, write, private)
 
     def crash(*_: object) -> None:
-        raise Crash
+        raise ServerEnded
 
     with monkeypatch.context() as patch:
         patch.setattr(directory, "write_atomically", crashing)
@@ -186,7 +169,7 @@ def test_a_crash_after_a_checkpoint_loses_no_file_that_is_derived_from_it(
         if name == "model":
             patch.setattr(directory, "save_model", crash)
         federation = GridFederation(study_of(rounds=ROUNDS), tmp_path)
-        with pytest.raises(Crash):
+        with pytest.raises(ServerEnded):
             federation.serve()
     assert federation.serve() == (uninterrupted["fedavg"] / "out" / "model.safetensors").read_bytes()
     same_metrics(federation.out, uninterrupted["fedavg"] / "out")
@@ -209,13 +192,13 @@ def test_a_crash_between_a_checkpoint_and_its_event_loses_no_event(
         if event["event"] == "round" and event["t"] == t:
             with (federation.out / EVENTS).open("ab") as file:
                 file.write(content[: len(content) // 2 if torn else 0])
-            raise Crash
+            raise ServerEnded
         write(log, content)
 
     for t in range(2):
         with monkeypatch.context() as patch:
             patch.setattr(EventLog, "_write", crashing)
-            with pytest.raises(Crash):
+            with pytest.raises(ServerEnded):
                 federation.serve()
         assert [event["t"] for event in federation.events("round")] == list(range(t))
     federation.serve()

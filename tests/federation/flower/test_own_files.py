@@ -26,7 +26,7 @@ CLASSES = ("cold", "flu", "sepsis")
 
 
 def write_tables(folder: Path) -> Path:
-    """A table of each site; the last one has no case of the rarest class, and its columns are in another order."""
+    """Write a table of each site; the last has no case of the rarest class, and its columns have another order."""
     for seed, site in enumerate(SITES):
         rng, rows = np.random.default_rng(seed), []
         for i in range(9):
@@ -41,7 +41,7 @@ def write_tables(folder: Path) -> Path:
 
 
 def tables(folder: Path, **changes: object) -> RunSpec:
-    """A study of these tables, whose settings state everything that its sites must know."""
+    """Return a study of these tables, whose settings state everything that its sites must know."""
     chosen = {"label_columns": "outcome", "numeric_columns": "age", "categorical_columns": "sex", "missing": "fill"}
     loaded = prepare("csv", str(folder), **chosen)
     found = stated_settings(labelled(loaded, "classification", "csv"), words=10)
@@ -94,7 +94,7 @@ def test_what_sites_read_is_part_of_the_studys_digest(tmp_path: Path) -> None:
 def test_a_site_that_does_not_fit_is_refused_in_one_line_that_stays_at_the_site(
     tmp_path: Path, old: str, new: str, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The line has values of samples in it, so the server is told only that there is one."""
+    """The line has values of samples in it, so the server receives only that there is an error."""
     spec = tables(write_tables(tmp_path / "sites"))
     path = tmp_path / "sites" / "north" / "train.csv"
     path.write_text(path.read_text().replace(old, new))

@@ -21,7 +21,7 @@ from fedflat.rounds.accountant import epsilon
 from fedflat.rounds.private_rounds import logs_in, read_log
 from support.files import refused
 from support.flower_fixtures import GridFederation, simulated, study_of
-from support.local_grid import LocalGrid
+from support.local_grid import ServerEnded, ending_in
 
 pytest.importorskip("dp_accounting")
 RATE, NOISE, DELTA, ROUNDS = 0.6, 2.0, 1e-3, 4
@@ -57,18 +57,10 @@ def test_it_has_the_bits_of_the_private_simulation(tmp_path: Path, method: str) 
 @pytest.mark.parametrize("noise", ["seeded-not-private", "system"])
 def test_a_stopped_server_goes_on_with_its_key_and_its_account(tmp_path: Path, noise: str) -> None:
     """Stopped in the middle of round 2: its cohort is asked again, and no round is released twice."""
-
-    class Ending(LocalGrid):
-        def pull_messages(self, message_ids):
-            found = super().pull_messages(message_ids)
-            if found and found[0].metadata.group_id == "2":
-                raise KeyboardInterrupt
-            return found
-
     spec = private("fedsmoo", noise, privacy={"rate": 1.0})
     federation = GridFederation(spec, tmp_path / "federation")
-    with pytest.raises(KeyboardInterrupt):
-        federation.serve(grid=Ending)
+    with pytest.raises(ServerEnded):
+        federation.serve(grid=ending_in(2))
     assert federation.events("round")[-1]["t"] == 1
     model = federation.serve()
     assert federation.events("finished")[-1]["epsilon"] == pytest.approx(epsilon(1.0, NOISE, ROUNDS, DELTA))
@@ -108,7 +100,7 @@ def test_a_rolled_back_federation_keeps_what_it_has_spent(tmp_path: Path) -> Non
 
 
 def model_of(folder: Path, replying: set[int]) -> dict[str, torch.Tensor]:
-    """The model after one round to which only these of five clients reply; the noise is the same in every case."""
+    """Return the model after one round to which only these of five clients reply; the noise is always the same."""
     federation = GridFederation(private(rounds=1, privacy={"rate": 1.0}), folder, deadline=0.3, quorum=0.01)
     for number in set(range(5)) - replying:
         federation.nodes[100 + number].tamper = lambda group, contents: None if federation.events("begun") else contents

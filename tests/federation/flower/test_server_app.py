@@ -21,7 +21,7 @@ from fedflat.federation.terms import SETTINGS
 from fedflat.methods import find
 from support.effort import FEW_ROUNDS, chosen, covering_methods
 from support.flower_fixtures import OWN_SAMPLES, GridFederation, failing, own_clients, own_study, simulated, study_of
-from support.local_grid import LocalGrid, Node
+from support.local_grid import LocalGrid, Node, ServerEnded, ending_in
 
 
 @pytest.mark.slow
@@ -88,17 +88,9 @@ def test_clients_bring_their_own_samples(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_server_goes_on_from_its_last_round(tmp_path: Path) -> None:
     """Stopped in the middle of round 2: clients have trained in it already, and train in it again."""
-
-    class Ending(LocalGrid):
-        def pull_messages(self, message_ids):
-            found = super().pull_messages(message_ids)
-            if found and found[0].metadata.group_id == "2":
-                raise KeyboardInterrupt
-            return found
-
     federation = GridFederation(study_of(method="fedsmoo"), tmp_path / "federation")
-    with pytest.raises(KeyboardInterrupt):
-        federation.serve(grid=Ending)
+    with pytest.raises(ServerEnded):
+        federation.serve(grid=ending_in(2))
     assert federation.events("round")[-1]["t"] == 1
     model = federation.serve()
     assert model == simulated(federation.spec, tmp_path / "simulation")

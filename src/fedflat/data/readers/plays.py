@@ -24,7 +24,7 @@ from .untrusted_files import MAX_SAMPLES, expect, listed, read_regular
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"  # LEAF's, in its order
 LENGTH = 80  # characters of a sample
 FIRST = 2  # token number of the first letter; 0 is padding, 1 any other character
-TEST = 10  # one in so many lines of a role, the last ones, is for test
+TEST = 10  # the last 1/10 of the lines of a role are for test
 ROLE = re.compile(r"(?:\A|\n\n)([^\n:]{1,80}):\n")  # the first line of a piece, which names the role that speaks
 SPACES = re.compile("  +")
 _NUMBER = {letter: i for i, letter in enumerate(LETTERS)}

@@ -1,4 +1,4 @@
-"""Which part (train or test) and which client each of a user's own files belongs to, by its place in the folder.
+"""The part (train or test) and the client of each of a user's own files, as its path in the folder says.
 
 `train.csv` and `test.csv` are of all clients, as are `train/CLASS/*.png`. `north.csv`, `train/north.csv`,
 `north/train.csv` and `test/north.csv` are of the client `north`, and so are `north/train/CLASS/*.png`.

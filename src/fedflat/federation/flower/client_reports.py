@@ -1,6 +1,6 @@
-"""What a rehearsal on one machine tells of each client: its samples, and how well the final model does on them.
+"""Reports on the clients of a rehearsal on one machine: samples, and scores of the final model on test samples.
 
-Only where all files are on one machine: nothing of it is sent in a federation.
+The command that runs the rehearsal reads the files of all clients. In a federation nothing of this is sent.
 """
 
 from __future__ import annotations
