@@ -34,6 +34,7 @@ from docs.package_listing import package_listing
 from fedflat.data.partition import all_partitions
 from fedflat.experiments.recipe import Recipe, all_recipes
 from fedflat.federation.flower.settings import NodeSettings, RunSettings
+from fedflat.federation.flower.site_policy import SiteLimits
 from fedflat.methods import all_methods
 from fedflat.metrics.flatness import all_measures
 from fedflat.reports.catalogue import costs, documentation, settings, summary
@@ -231,6 +232,7 @@ def deploy_parts() -> dict[str, str]:
     return {
         "run settings": measured.settings_table(RunSettings).markdown(),
         "node settings": measured.settings_table(NodeSettings).markdown(),
+        "policy": measured.settings_table(SiteLimits).markdown(),
         "cost": of_file("federation.json", measured.federation_cost_table),
         "kills": of_file("federation.json", measured.kills_table),
     }

@@ -148,10 +148,10 @@ def _text(x: float | None, digits: int) -> str:
 
 
 def settings_table(section: type[BaseModel]) -> Table:
-    """Return the keys of a section of Flower's configuration, in its spelling."""
+    """Return the keys of a section of a configuration, as its file spells them."""
     rows = []
     for name, info in section.model_fields.items():
-        default = "" if info.default in (None, "") or info.is_required() else f"`{info.default}`"
+        default = "" if info.default in (None, "", []) or info.is_required() else f"`{str(info.default).lower()}`"
         rows.append((f"`{info.alias or name}`", default, info.description or ""))
     return Table(("key", "default", "meaning"), rows)
 

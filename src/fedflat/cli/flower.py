@@ -196,18 +196,38 @@ def show_digest(folder: Annotated[Path, typer.Argument(metavar="APP", help="The 
 @app.command("node", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run_node(
     context: typer.Context,
-    app_digest: DigestOption,
+    app_digest: Annotated[
+        list[str] | None, typer.Option(help="Digest of an app that may run here; may repeat.")
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="The site's TOML file with its apps and limits, in place of --app-digest.")
+    ] = None,
 ) -> None:
     """Run a SuperNode that runs only approved apps. Other arguments are those of flower-supernode.
 
     Any other app is neither unpacked nor stored, and the server receives an error. The node's operator approves an app
-    by its digest, which `fedflat flower digest` prints.
+    by its digest, which `fedflat flower digest` prints. A policy lists approved apps, and limits of the site, such as
+    the least `secure_sum`: a run beyond them is refused, and the reason names the line.
 
     fedflat flower node --app-digest sha256:1a2b... --superlink fl.example.org:8443 --root-certificates ca.crt
+
+    fedflat flower node --policy policy.toml --superlink fl.example.org:8443 --root-certificates ca.crt
     """
     with _flower_imports():
         from ..federation.flower.programs import run_supernode
-    run_supernode(app_digest, context.args)
+        from ..federation.flower.site_policy import SitePolicy, node_arguments
+    apps, arguments = app_digest or [], context.args
+    if policy is not None:
+        listed = SitePolicy.load(policy).limits.apps
+        if bool(apps) == bool(listed):
+            problem = (
+                "is given, and the policy lists apps: give one of them"
+                if apps
+                else "or `apps` in the policy is missing"
+            )
+            raise InputError(f"--app-digest {problem}")
+        apps, arguments = apps or listed, node_arguments(policy, arguments)
+    run_supernode(apps, arguments)
 
 
 @app.command("superlink", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

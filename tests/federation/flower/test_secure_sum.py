@@ -14,7 +14,7 @@ from fedflat.core.errors import InputError
 from fedflat.federation.flower.client_app import client_app
 from fedflat.federation.flower.export import export
 from fedflat.federation.flower.records import RECORD, read_reply, read_sum_request, to_records
-from fedflat.federation.flower.settings import NodeSettings, RunSettings
+from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.membership import RoundFailedError
 from fedflat.federation.messages import Failure, PackedTensor, RefusedError, TrainRequest
 from fedflat.federation.secure_sum.messages import (
@@ -118,9 +118,12 @@ def test_a_round_that_was_unmasked_goes_on_with_others_only_if_the_operator_says
     with failing(RoundFailedError, "round 1: 0 of 5 clients replied"):
         federation.serve(nodes)
     refused = {event["reason"] for event in federation.events("node refused")}
-    assert refused == {"run-config: unmask-again is 2, and node-config or app say at most 0"}
+    assert refused == {
+        "run-config: unmask-again is 2, at most 0 is allowed by the default of a site's policy (unmask_again = 0)"
+    }
+    (policy := tmp_path / "policy.toml").write_text("unmask_again = 2\n")
     for node in nodes.values():
-        node.config["unmask-again"] = 2
+        node.config["policy"] = str(policy)
     federation.serve(nodes)
     assert [list(event["missing"]) for event in federation.events("round")] == [[], ["client-4"]]
 
@@ -234,53 +237,14 @@ def test_bounds_of_the_server_are_refused_before_anything_starts(
 ASKED = KeysRequest(0, -1, (), 0, 1.0, 5, "f" * 16, "study", session="session", weight=1.0)
 
 
-@pytest.mark.parametrize(
-    ("node", "app", "run", "line"),
-    [
-        ({"secure-sum": 0.9}, {}, {"secure-sum": 0.51}, "secure-sum is 0.51, and node-config or app say at least 0.9"),
-        ({"secure-sum": 0.9}, {}, {}, "secure-sum is missing, and node-config or app say at least 0.9"),
-        ({}, {"secure-sum": 0.9}, {"secure-sum": 0.51}, "secure-sum is 0.51, and node-config or app say at least 0.9"),
-        ({}, {"secure-sum": 0.9}, {}, "secure-sum is missing, and node-config or app say at least 0.9"),
-        ({"secure-sum": 0.6}, {"secure-sum": 0.9}, {"secure-sum": 0.7}, "say at least 0.9"),
-        ({}, {}, {"secure-sum": 0.7, "unmask-again": 10**9}, "unmask-again is 1000000000, and node-config or app say"),
-        ({"unmask-again": 3}, {}, {"secure-sum": 0.7, "unmask-again": 4}, "say at most 3"),
-        ({}, {"unmask-again": 3}, {"secure-sum": 0.7, "unmask-again": 4}, "say at most 3"),
-        ({}, {}, {"secure-sum": 0.51, "clients": 3}, None),
-    ],
-)
-def test_no_run_takes_from_what_a_node_or_the_app_that_it_has_read_says(
-    node: dict[str, Any], app: dict[str, Any], run: dict[str, Any], line: str | None, tmp_path: Path
-) -> None:
-    """Under one approved digest: the server sends the app with another configuration of the run."""
-    own = RunSettings.parse("app", {"clients": 5, **SECURE, **app} if "secure-sum" in app else {"clients": 5, **app})
-    found, asked = NodeSettings.parse("node-config", node), RunSettings.parse("run-config", {"clients": 5, **run})
-    if line is None:
-        return found.check_run(asked, own)
-    with failing(InputError, line):
-        found.check_run(asked, own)
-
-
 def test_the_app_that_a_node_has_is_asked_with_its_own_settings_or_stricter_ones(tmp_path: Path) -> None:
     """Those in the app's folder, which its digest covers."""
     federation = GridFederation(study_of(), tmp_path / "federation", **SECURE)
     export(federation.spec, RunSettings.parse("app", {"clients": 5, **SECURE, "secure-sum": 0.9}), tmp_path / "app")
     node = Node(client_app(tmp_path / "app"), federation.nodes[100].config)
     for share, wanted in (
-        (0.6, "run-config: secure-sum is 0.6, and node-config or app say at least 0.9"),
+        (0.6, "run-config: secure-sum is 0.6, at least 0.9 is required by the app's pyproject.toml (secure-sum = 0.9)"),
         (0.95, "the order is for study"),
     ):
         federation.nodes[100], federation.config["secure-sum"] = node, share
         assert answered(federation, ASKED)[RECORD[Failure]]["reason"].startswith(wanted)
-
-
-def test_a_node_has_a_minimum_of_three_clients_unless_it_says_otherwise(tmp_path: Path) -> None:
-    """The record is not trained for, then."""
-    federation = GridFederation(study_of(), tmp_path / "federation", **SECURE)
-    reasons = []
-    for config in ({}, {"min-clients": 2}):
-        federation.nodes[100].config.update(config)
-        reasons.append(answered(federation, replace(ASKED, sampled=2))[RECORD[Failure]]["reason"])
-    assert reasons[0].startswith(
-        "node-config min-clients is 3, and the sum may be over 2 of 2 clients: raise secure-sum"
-    )
-    assert reasons[1].startswith("the order is for study")

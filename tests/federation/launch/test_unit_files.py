@@ -52,7 +52,7 @@ def test_every_program_is_in_a_sandbox(name: str) -> None:
 def test_every_program_is_one_that_asks_for_a_secret_or_checks_the_app(name: str) -> None:
     """Flower's own programs run what anybody sends who reaches them, every user of the machine among them."""
     [command] = service(name)["ExecStart"]
-    guards = {"superlink": "--control-secret-file", "superexec": "--app-digest", "node": "--app-digest"}
+    guards = {"superlink": "--control-secret-file", "superexec": "--app-digest", "node": "--policy"}
     program, room, guard, *words = shlex.split(command)
     assert (Path(program).name, room) == ("fedflat", "flower")
     assert guards[guard] in words

@@ -244,19 +244,6 @@ def test_two_federations_that_have_masked_the_same_round_do_not_both_unmask_it(t
         second[0].answer(asking(second, 0, survivors, federation=other))
 
 
-@pytest.mark.parametrize(("share", "sampled", "fewest"), [(0.6, 2, 2), (0.6, 3, 2), (1.0, 2, 2), (0.51, 4, 3)])
-def test_no_server_lowers_a_nodes_own_minimum_of_clients(
-    share: float, sampled: int, fewest: int, tmp_path: Path
-) -> None:
-    """With `sampled` = 2 the threshold would be two clients, of whatever cohort."""
-    request = KeysRequest(4, -1, (), 0, 1.0, sampled, FEDERATION, "study", session="session", weight=1.0)
-    one = ExactSum(torch.zeros(1, 3))
-    line = f"node-config min-clients is {fewest + 1}, and the sum may be over {fewest} of {sampled} clients"
-    with pytest.raises(RefusedError, match=line):
-        SumClient(tmp_path, share, "study", min_clients=fewest + 1).begin(request, 10, 2, {"a": one})
-    assert SumClient(tmp_path, share, "study", min_clients=fewest).begin(request, 10, 2, {"a": one}).places
-
-
 @pytest.mark.parametrize("up", [1, 2, 10**6])
 def test_places_at_which_nothing_is_left_of_its_numbers_are_refused(up: int, tmp_path: Path) -> None:
     """Numbers of -2 to 4 have units of 1 and 2**-36; those of the next place are 2**36, and so nothing of them."""

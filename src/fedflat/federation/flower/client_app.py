@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from ..client import FederatedClient
 from ..membership import checked_federation
 from ..messages import ClientInfo, Failure, RefusedError, TrainReply, TrainRequest
 from ..secure_sum.client import SumClient
-from ..secure_sum.messages import KeysReply, KeysRequest, LaterReply
+from ..secure_sum.messages import KeysReply, KeysRequest, LaterReply, threshold
 from .records import read_message, read_sum_request, to_records
 from .settings import NodeSettings, RunSettings, app_settings
+from .site_policy import SitePolicy
 from .study import SampleLoader, SamplesError, Study, files_of, own_samples, stored, version
 
 UNMASKED = "unmasked"  # the folder with records of unmasked rounds, next to the folders of federations
@@ -57,13 +59,19 @@ class ClientSession:
         """Raise InputError, naming the key, for a configuration that is invalid or does not fit the study."""
         self._node = NodeSettings.parse("node-config", context.node_config)
         settings = RunSettings.parse("run-config", context.run_config)
-        self._node.check_run(settings, app_settings(folder))
-        self._study = Study.load(folder, settings)
+        self._policy = SitePolicy.load(None if self._node.policy is None else Path(self._node.policy))
+        self._policy.check_settings(settings, app_settings(folder))
+        self._study = replace(Study.load(folder, settings), device=self._node.device)
+        self._policy.check_study(self._study)
         self._name = self._node.client_name(self._study.settings.clients, self._study.own_samples)
         self._samples, self._node_config = samples, context.node_config
 
     def info(self) -> ClientInfo:
-        """Return the client's name, and what the server compares before it registers the client."""
+        """Return the client's name, and what the server compares before it registers the client.
+
+        Raises InputError, naming the setting, if the client could not train.
+        """
+        self._study.usable_device()
         data = self._data(0)
         return ClientInfo(self._name, len(data.y), data.shape, self._study.digest, version())
 
@@ -74,16 +82,19 @@ class ClientSession:
         """
         share, request = self._study.settings.secure_sum, read_sum_request(message.content)
         if share is None:
-            return self._client(plain := read_message(message.content, TrainRequest)).train(plain)
+            plain = read_message(message.content, TrainRequest)
+            self._policy.check_round(plain.sampled, has_secure_sum=False)
+            return self._client(plain).train(plain)
         if request is None:
             raise RefusedError("this federation has secure-sum; its clients send nothing else")
         summing = SumClient(
             self._state_folder(request.federation) / "secure-sum", share, self._study.digest,
-            self._study.settings.unmask_again, min_clients=self._node.min_clients,
+            self._study.settings.unmask_again,
             memory=self._node.state_folder / UNMASKED / self._study.digest / self._name,
         )  # fmt: skip
         if not isinstance(request, KeysRequest):
             return summing.answer(request)
+        self._policy.check_round(threshold(share, request.sampled), has_secure_sum=True)
         summing.check(request)  # before it trains
         reply, summand = self._client(request).summand(request, self._study.spec.guard, self._study.spec.weights)
         return summing.begin(request, reply.samples, reply.steps, summand)

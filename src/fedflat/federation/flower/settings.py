@@ -120,31 +120,13 @@ class NodeSettings(FlowerSection):
     state: str | None = Field(
         None, min_length=1, description="folder for the client's state; default in the user's data folder"
     )
-
-    secure_sum: float | None = Field(
-        None, gt=0.5, le=1,
-        description="the least `secure-sum` of a run; with it no record is sent unmasked. The app's own value is a "
-        "minimum, too",
-    )  # fmt: skip
-    min_clients: int = Field(3, ge=2, description="fewest clients whose records a sum may be of, with `secure-sum`")
-    unmask_again: int = Field(
-        0, ge=0, description="the largest allowed `unmask-again` of a run, unless that of the app is larger"
+    device: str | None = Field(
+        None, min_length=1, description="where this client trains: auto, cpu, cuda, ...; default the study's `device`"
     )
-
-    def check_run(self, run: RunSettings, app: RunSettings | None) -> None:
-        """Raise InputError, naming the key, for a run with weaker protection than this node or its app requires.
-
-        app: the settings in the app's own folder, which the node's operator has read.
-        """
-        least = max((one.secure_sum or 0.0 for one in (self, app) if one), default=0.0)
-        if (run.secure_sum or 0.0) < least:
-            found = "missing" if run.secure_sum is None else run.secure_sum
-            raise InputError(f"run-config: secure-sum is {found}, and node-config or app say at least {least}")
-        most = max(one.unmask_again for one in (self, app) if one)
-        if run.unmask_again > most:
-            raise InputError(
-                f"run-config: unmask-again is {run.unmask_again}, and node-config or app say at most {most}"
-            )
+    policy: str | None = Field(
+        None, min_length=1, description="file with the site's limits: `fedflat flower node --policy` sets it, and "
+        "checks the app",
+    )  # fmt: skip
 
     @property
     def state_folder(self) -> Path:

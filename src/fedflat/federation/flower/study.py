@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from ...core.errors import InputError
@@ -67,6 +68,7 @@ class Study:
 
     spec: RunSpec
     settings: RunSettings
+    device: str | None = None  # of this machine, in place of the study's
 
     def __post_init__(self) -> None:
         """Raise InputError, naming the key, for a study that no federation can carry out."""
@@ -214,7 +216,11 @@ class Study:
 
     def module(self) -> nn.Module:
         """Build the initial model on this machine's device; its weights depend on the study's seed alone."""
-        return self.spec.module_for(self.classes, self.shape).to(usable_device(self.spec.device))
+        return self.spec.module_for(self.classes, self.shape).to(self.usable_device())
+
+    def usable_device(self) -> torch.device:
+        """Return the device of training on this machine. Raises InputError if it cannot be used."""
+        return usable_device(self.device or self.spec.device)
 
     def method(self, objective: Objective) -> Method:
         """Return the method for a model; with its wrappers for adapters in turns and for parts that stay."""

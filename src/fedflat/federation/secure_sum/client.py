@@ -70,29 +70,23 @@ class SumClient:
     """
 
     def __init__(
-        self, folder: Path, share: float, study: str, unmask_again: int = 0, memory: Path | None = None,
-        min_clients: int = 2,
-    ) -> None:  # fmt: skip
+        self, folder: Path, share: float, study: str, unmask_again: int = 0, memory: Path | None = None
+    ) -> None:
         """Use the state in `folder`.
 
         share: the fraction of a round's clients that must help to unmask. study: the study's digest. unmask_again:
         rounds before this round are unmasked for any clients that the server names. memory: the folder with the record
-        of unmasked rounds in all federations of the study, by default a folder in `folder`. min_clients: a sum must be
-        over at least this many clients.
+        of unmasked rounds in all federations of the study, by default a folder in `folder`.
         """
         self._folder, self._share, self._study = SessionFolder(folder), share, study
-        self._unmask_again, self._min_clients = unmask_again, min_clients
+        self._unmask_again = unmask_again
         self._unmasked = UnmaskedRounds(memory or folder / "unmasked")
 
     def check(self, request: KeysRequest) -> tuple[int, ...]:
         """Return the survivors for whom this client has already unmasked the round; empty if it has not.
 
-        Raises RefusedError if the sum might have too few clients, or if the round was unmasked in another federation.
+        Raises RefusedError if the round was unmasked in another federation.
         """
-        fewest = threshold(self._share, request.sampled)
-        if fewest < self._min_clients:
-            raise RefusedError(f"node-config min-clients is {self._min_clients}, and the sum may be over {fewest} of "
-                               f"{request.sampled} clients: raise secure-sum, or take more")  # fmt: skip
         return self._unmasked_for(request.t, request.federation)
 
     def begin(self, request: KeysRequest, samples: int, steps: int, summand: Mapping[str, ExactSum]) -> KeysReply:
