@@ -34,6 +34,7 @@ ROLES = {
     "mean": "averaged by the server",
     "server": "kept by the server",
 }
+MEAN = "scaled when clients join a federation, whose parts begin at zero"
 MARKS = {
     "per_round": "zero at the start of each round",
     "uniform_mean": "averaged with equal weights whatever those of the clients are",
@@ -182,6 +183,7 @@ def records_table(cls: type[Method]) -> str:
         for number, (name, width) in enumerate(widths(record, cls).items()):
             size = numbers(record, cls, name, width)
             marks = [text for mark, text in MARKS.items() if name in record.marked(mark)]
+            marks += [MEAN] if role == "server" and name in record.marked("mean_of_clients") else []
             what = escaped("; ".join(filter(None, [comments.get((record, name), comments.get(name, "")), *marks])))
             rows.append(("" if number else ROLES[role], f"`{name}`", size, what))
     return Table(("", "field", "numbers", "what it is"), rows).markdown()

@@ -76,6 +76,20 @@ class Ignored(FedAvg):
         """Check nothing."""
 
 
+class Unmarked(FedAvg):
+    """Lets the number of clients decide how far the model moves."""
+
+    def update(self, server: Model, mean: Delta, ctx: Any) -> Model:
+        return Model(server.w + ctx.share * mean.delta)
+
+
+class WithoutShare(Scaffold):
+    """Moves the mean of all control variates by those of the cohort alone."""
+
+    def update(self, server: Any, mean: Any, ctx: Any) -> Any:
+        return replace(server, w=server.w + mean.delta, c=server.c + mean.dc)
+
+
 BROKEN = {
     NoKeepdim: ("a stack is its clients one by one", "differs by .* between a stack and the client alone"),
     InPlace: ("nothing is written in place", "was changed in place"),
@@ -84,6 +98,8 @@ BROKEN = {
     WrongRecord: ("shapes and dtypes are as declared, float64", "client is a Model, the class line says Nothing"),
     WrongAnnotation: ("annotations of hooks are the class line", "update: server is annotated Delta, and is Model"),
     NoRange: ("hyper-parameters are frozen and checked", "extra has no range; declare it with hyper"),
+    Unmarked: ("a mean over all clients is marked", "the share of clients changes w: mark the server's field"),
+    WithoutShare: ("a mean over all clients is marked", "server.c is no mean over all clients"),
     Ignored: ("hyper-parameters are frozen and checked", "server_lr = -1 is below its range and was accepted"),
 }
 

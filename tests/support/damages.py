@@ -260,7 +260,7 @@ def of_federation(folder: Path) -> Trial:
         found = FederationData.read(out)
         if found.damaged:  # the report says so
             raise InputError(found.damaged[0])
-        return found.headline, found.label, found.planned, found.rounds, [one.ejected for one in found.clients]
+        return found.headline, found.label, found.planned, found.rounds, [one.absence for one in found.clients]
 
     def go_on(out: Path) -> Any:
         return federation.serve(), Ejections(out).read()

@@ -302,8 +302,9 @@ def eject_member(
 ) -> None:
     """Stop sending training requests to a member, from the next round, also while the federation runs.
 
-    The member keeps its number and its record, like a client that is never sampled. Its earlier updates stay in the
-    model unless `fedflat flower rollback` returns to an earlier round. Also revoke its key: docs/deploy.md.
+    The member keeps its number and its record, like a client that is never sampled, and `fedflat flower admit` lets it
+    come back. Its earlier updates stay in the model unless `fedflat flower rollback` returns to an earlier round. Also
+    revoke its key: docs/deploy.md.
 
     fedflat flower eject runs/first clinic-b --reason "scanner replaced"
     """
@@ -313,9 +314,28 @@ def eject_member(
     Console().say(f"{name} is ejected from the next round on")
 
 
+@app.command("remove")
+def remove_member(
+    folder: FolderArgument,
+    name: MemberArgument,
+    reason: Annotated[str, typer.Option(help="Reason for the log.")] = "",
+) -> None:
+    """Let a member leave for good, from the next round, also while the federation runs.
+
+    The number of clients N in the method's equations becomes that of the others. Its number and name are not used again
+    in this federation. Its earlier updates stay in the model. Also revoke its key: docs/deploy.md.
+
+    fedflat flower remove runs/first clinic-b --reason "left the study"
+    """
+    from ..federation.flower.ejections import Ejections
+
+    Ejections(folder).remove(name, reason)
+    Console().say(f"{name} leaves for good from the next round on")
+
+
 @app.command("admit")
 def admit_member(folder: FolderArgument, name: MemberArgument) -> None:
-    """Send training requests to an ejected member again, from the next round. Other clients cannot join later.
+    """Send training requests to an ejected member again, from the next round.
 
     fedflat flower admit runs/first clinic-b
     """

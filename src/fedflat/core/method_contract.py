@@ -221,6 +221,32 @@ def flat(kind: Any) -> list[Any]:
     return [kind]
 
 
+def a_mean_over_all_clients_is_marked(method: Method) -> None:
+    """Require a field marked `mean_of_clients` in the server's record if an update depends on the share of clients.
+
+    Such a field holds the mean of what all clients keep, so its change is proportional to the share.
+    """
+    server, down, client = states(method)
+    result = local_round(method, down, client, oracles(target(CLIENTS, torch.float64)), context(), Descent(0.1))
+    received = method.receive(result.up, context(steps=result.steps, lr_sum=result.lr_factors * 0.1))
+    mean, steps = received.map(lambda x: x.mean(0)), result.steps.mean(0)
+    contexts = (context(share=share, steps=steps, lr_sum=steps * 0.1) for share in (0.5, 1.0))
+    half, all_of_them = (method.update(server, mean, ctx) for ctx in contexts)
+    moved = {name for name, x in half.tensors().items() if not torch.equal(x, getattr(all_of_them, name))}
+    marked = method.server.marked("mean_of_clients")
+    require(
+        not moved or bool(marked),
+        f"the share of clients changes {', '.join(sorted(moved))}: mark the server's field that is a mean over all "
+        "clients with mean_of_clients(), so that a federation that grows can scale it",
+    )
+    for name in marked:
+        before, once, twice = (getattr(one, name) for one in (server, half, all_of_them))
+        apart = float(((twice - before) - 2 * (once - before)).abs().max()) if before.numel() else 0.0
+        require(
+            apart <= 1e-13, f"server.{name} is no mean over all clients: its change is not proportional to the share"
+        )
+
+
 CONTRACT: dict[str, Callable[[Method], None]] = {
     "shapes and dtypes are as declared, float32": partial(shapes_and_dtypes_are_as_declared, dtype=torch.float32),
     "shapes and dtypes are as declared, float64": partial(shapes_and_dtypes_are_as_declared, dtype=torch.float64),
@@ -229,4 +255,5 @@ CONTRACT: dict[str, Callable[[Method], None]] = {
     "nothing is written in place": nothing_is_written_in_place,
     "hyper-parameters are frozen and checked": hyper_parameters_are_frozen_and_checked,
     "annotations of hooks are the class line": annotations_of_hooks_are_the_class_line,
+    "a mean over all clients is marked": a_mean_over_all_clients_is_marked,
 }

@@ -28,6 +28,11 @@ def uniform_mean() -> Any:
     return field(metadata={"uniform_mean": True})
 
 
+def mean_of_clients() -> Any:
+    """Mark a server field that is a mean over all N clients of what each keeps, which is zero for a new client."""
+    return field(metadata={"mean_of_clients": True})
+
+
 def gradient_scale() -> Any:
     """Mark a field that has the scale of gradients; unmarked fields have the scale of parameters and their changes."""
     return field(metadata={"gradient_scale": True})
@@ -50,7 +55,15 @@ def running_statistics() -> Any:
 
 @dataclass_transform(
     frozen_default=True,
-    field_specifiers=(per_round, uniform_mean, gradient_scale, squared_length, in_range, running_statistics),
+    field_specifiers=(
+        per_round,
+        uniform_mean,
+        mean_of_clients,
+        gradient_scale,
+        squared_length,
+        in_range,
+        running_statistics,
+    ),
 )
 @dataclass(frozen=True)
 class Record:

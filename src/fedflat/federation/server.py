@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +25,7 @@ from ..rounds.private_rounds import PrivateRounds
 from ..rounds.randomness import Purpose, generator
 from ..rounds.run_plan import RunPlan
 from ..rounds.server import Server
-from .membership import Membership, RoundFailedError, first_reasons
+from .membership import Membership, RoundFailedError, first_reasons, fixed_members
 from .messages import TrainRequest, Transport, pack
 from .terms import RoundTerms
 from .update_aggregator import ExpectedReply, UpdateAggregator
@@ -67,21 +65,16 @@ class FederatedServer(Server):
     ) -> None:
         """Raise InputError if there is no client, if a client has no samples, or if the guard does not fit `terms`.
 
-        federation: all clients; a client's number is the position of its name among all clients' names, sorted. shape:
-        of a sample. A guard in `plan` that bounds norms replaces `norm_multiple` in `terms`. private: draws the cohorts
-        and adds noise; who does not answer then counts as a client that sends zeros.
+        federation: all clients; a client's number is its place among them. shape: of a sample. A guard in `plan` that
+        bounds norms replaces `norm_multiple` in `terms`. private: draws the cohorts and adds noise; who does not answer
+        then counts as a client that sends zeros.
         """
         fix_product_rounding()
-        members = federation.members
-        self.names, self._federation = sorted(members), federation.name
-        self._samples = np.array([members[name] for name in self.names], dtype=np.int64)
-        empty = [name for name in self.names if members[name] < 1]
-        if empty or not self.names:
-            raise InputError(f"client {empty[0]} has no samples" if empty else "there is no client")
+        self._set_members(federation)
         self._weights, self._digest, self._terms = weights, digest, terms or RoundTerms()
         self._terms.check(plan.guard)
         w = objective.space.flatten(objective.module)
-        super().__init__(method.fitted(shape), objective, w, plan, len(self.names))
+        super().__init__(method.fitted(shape), objective, w, plan, len(federation.present))
         self.guard = GuardState.new(plan.guard, self.method, self.state.w, self._terms.norm_multiple)
         self._private = private
         self.ejected: Set[str] = frozenset()  # members that are not asked
@@ -102,7 +95,8 @@ class FederatedServer(Server):
         ctx, before = self.context(*known), self.history[-1]["gradients"] if self.history else 0.0
         aggregator = self._aggregator(cohort, ctx)
         with one_thread(self.state.w.device):
-            aggregator.collect(transport, self._requests(cohort, ctx), self._terms.deadline)
+            requests = self._requests(cohort, ctx)
+            aggregator.collect(transport, requests, self._terms.deadline, self._terms.enough(len(cohort)))
             self._check_quorum(aggregator, len(cohort))
             if self._private is not None and isinstance(aggregator.mean, PrivateMean):
                 self._private.release(ctx.t, aggregator.mean)
@@ -130,11 +124,33 @@ class FederatedServer(Server):
             return drawn[[self.names[i] not in self.ejected for i in drawn]]
         random = generator(self.plan.seed, Purpose.COHORT, t)
         for _ in range(DRAWS):
-            drawn = self.plan.participation.cohort(t, self.clients, random)
+            drawn = self._present[self.plan.participation.cohort(t, self.clients, random)]
             asked = drawn[[self.names[i] not in self.ejected for i in drawn]]
             if len(asked):
                 return asked
         raise RoundFailedError(f"round {t}: all clients that may be drawn are ejected")
+
+    def change_members(self, federation: Membership) -> None:
+        """Continue with other members, from the next round: some have joined, or left for good.
+
+        The fields of the server's state that are means over all clients follow, see `resize`. Raises InputError if the
+        cohorts do not allow it.
+        """
+        if fixed := fixed_members(self.plan.participation, self._private is not None):
+            raise InputError(fixed)
+        number = len(federation.present)
+        self.plan.participation.check(number, self.plan.rounds)
+        self._set_members(federation)
+        self.resize(number)
+
+    def _set_members(self, federation: Membership) -> None:
+        members = federation.members
+        empty = [name for name, samples in members.items() if samples < 1]
+        if empty or not federation.present:
+            raise InputError(f"client {empty[0]} has no samples" if empty else "there is no client")
+        self.federation, self.names = federation, list(members)  # by number, also those that have left
+        self._samples = np.array(list(members.values()), dtype=np.int64)
+        self._present = np.array([i for i, name in enumerate(members) if name not in federation.left], dtype=np.int64)
 
     def save(self, path: Path, further: Mapping[str, Any] | None = None) -> None:
         """Write a checkpoint with everything that the next round depends on to `path`, atomically.
@@ -183,9 +199,10 @@ class FederatedServer(Server):
         return {"lr": ctx.lr, "gradients": gradients, "epsilon": self._private.epsilon(ctx.t + 1)}
 
     def _settings(self) -> dict[str, Any]:
-        members = {name: int(n) for name, n in zip(self.names, self._samples, strict=True)}
+        left = {"left": sorted(self.federation.left)} if self.federation.left else {}
+        members = {"members": dict(self.federation.members)} | left
         private = {} if self._private is None else {"privacy": self._private.settings()}
-        return {"digest": self._digest, "federation": self._federation, "members": members} | private
+        return {"digest": self._digest, "federation": self.federation.name} | members | private
 
     def _requests(self, cohort: Index, ctx: Context) -> dict[str, TrainRequest]:
         down = pack(self.broadcast().map(lambda x: x.to(self.state.w.dtype)))
@@ -194,7 +211,7 @@ class FederatedServer(Server):
                 t=ctx.t, since=self._counted.get(name, -1),
                 safe=tuple(counted.get(name, -1) for counted in self._saved.values()),
                 number=int(i), share=ctx.share, sampled=ctx.sampled,
-                federation=self._federation, digest=self._digest, down=down,
+                federation=self.federation.name, digest=self._digest, down=down,
             )
             for i, name in ((i, self.names[i]) for i in cohort)
         }  # fmt: skip
@@ -222,15 +239,11 @@ class FederatedServer(Server):
             SecureAggregator,  # needs the extra flower, which inspecting a folder does not need
         )
 
-        return SecureAggregator(*common, self._terms.secure_sum, self._quorum(len(cohort)), self._digest)
-
-    def _quorum(self, asked: int) -> int:
-        """Return how many replies must be accepted if `asked` clients are asked: the quorum, rounded up."""
-        return ceil(Fraction(str(self._terms.quorum)) * asked)  # exact; in floating point, 0.55 * 20 is more than 11
+        return SecureAggregator(*common, self._terms.secure_sum, self._terms.needed(len(cohort)), self._digest)
 
     def _check_quorum(self, aggregator: UpdateAggregator | SecureAggregator, asked: int) -> None:
         """Raise RoundFailedError if too few replies were accepted. asked: the number of clients that were asked."""
-        counted, needed = len(aggregator.accepted), self._quorum(asked)
+        counted, needed = len(aggregator.accepted), self._terms.needed(asked)
         if counted < needed:
             why = first_reasons(aggregator.missing)
             raise RoundFailedError(f"round {self.t}: {counted} of {asked} clients replied, {needed} must ({why})")

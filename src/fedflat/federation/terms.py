@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from fractions import Fraction
+from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError
@@ -44,9 +45,17 @@ SETTINGS = {
         {"gt": 0},
     ),
     "quorum": Setting(float, 0.5, "share of a round's clients that must reply", {"gt": 0, "le": 1}),
+    "goal": Setting(
+        float, 1.0, "share of a round's clients whose accepted replies close the round before the deadline",
+        {"gt": 0, "le": 1},
+    ),
     "members": Setting(
         str, "", "who may take part, with how many samples: clinic-a=1200 clinic-b=800; "
         "if empty, the clients that register first",
+    ),
+    "join_later": Setting(
+        bool, False, "whether a client that registers after the beginning joins before the next round; those that "
+        "`members` or `registry` lists always do",
     ),
     # The default is more than any client of the package's data sets has. With `weights = "samples"`, this setting also
     # limits the weight of a client.
@@ -85,11 +94,22 @@ class RoundTerms:
     quorum: float = SETTINGS["quorum"].default
     norm_multiple: float = SETTINGS["norm_multiple"].default  # infinity: norms are not bounded
     secure_sum: float | None = SETTINGS["secure_sum"].default  # None: without secure sum
+    goal: float = SETTINGS["goal"].default
 
     def __post_init__(self) -> None:
         """Raise InputError, naming the key, for a value beyond its limits."""
         for name, value in vars(self).items():
             SETTINGS[name].check(name, value)
+        if self.goal < self.quorum:
+            raise InputError(f"goal is {self.goal:g}, and quorum {self.quorum:g}: a round that is closed has a quorum")
+
+    def needed(self, asked: int) -> int:
+        """Return how many replies must be accepted if `asked` clients are asked: the quorum, rounded up."""
+        return _rounded_up(self.quorum, asked)
+
+    def enough(self, asked: int) -> int:
+        """Return how many accepted replies close a round of `asked` clients."""
+        return _rounded_up(self.goal, asked)
 
     def check(self, guard: Guard | None) -> None:
         """Raise InputError, naming the key, for a bound on norms that the server cannot check under a secure sum."""
@@ -103,3 +123,7 @@ class RoundTerms:
             raise InputError(
                 "norm-multiple: under secure-sum the server sees no client's norm; set norm-multiple = inf"
             )
+
+
+def _rounded_up(share: float, number: int) -> int:
+    return ceil(Fraction(str(share)) * number)  # exact; in floating point, 0.55 * 20 is more than 11

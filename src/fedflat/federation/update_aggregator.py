@@ -19,6 +19,7 @@ from ..rounds.guard import GuardState
 from .messages import Failure, RefusedError, Reply, TrainReply, TrainRequest, Transport, quoted, unpack
 
 NO_REPLY = "no answer before the deadline"
+CLOSED = "no answer before the round was closed, since enough others had replied"
 MAX_DRIFT = 1e150  # even the sum of the drifts of all clients is finite
 # The name under which a reported drift is bounded like a norm, if the update does not contain the change of the model.
 CLAIMED_DRIFT = "claimed drift"
@@ -67,14 +68,20 @@ class UpdateAggregator:
         self._accepted: dict[str, AcceptedReply] = {}
         self._rejected: dict[str, str] = {}  # the reasons, by client name
         self._refused = 0  # number of replies that the guard has refused
+        self._no_reply = NO_REPLY  # the reason for the clients that have not replied
 
-    def collect(self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float) -> None:
+    def collect(
+        self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float, enough: int | None = None
+    ) -> None:
         """Send each client its request, and add the replies that arrive within `deadline` seconds.
 
-        requests: by client name.
+        requests: by client name. enough: number of accepted replies that close the round before; by default all.
         """
         for name, reply in transport.exchange(requests, deadline):
             self.add(name, reply)
+            if len(self._accepted) == enough:
+                self._no_reply = CLOSED
+                return
 
     def add(self, client: str, reply: Reply) -> None:
         """Accept or reject a client's reply. An unrequested reply, or a client's second reply, is ignored."""
@@ -148,7 +155,7 @@ class UpdateAggregator:
     @property
     def missing(self) -> dict[str, str]:
         """The clients whose replies are not in the mean, sorted, with the reason."""
-        unanswered = {client: NO_REPLY for client in self._expected if client not in self._accepted}
+        unanswered = {client: self._no_reply for client in self._expected if client not in self._accepted}
         return dict(sorted((unanswered | self._rejected).items()))
 
     @property

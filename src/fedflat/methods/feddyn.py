@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from ..core.method import Citation, Context, Method, Oracle, Sources, hyper
-from ..core.records import Delta, Model, Record, Vector
+from ..core.records import Delta, Model, Record, Vector, mean_of_clients
 
 
 class DynamicServer(Model):
-    h: Vector  # mean of all clients' h_i, in parameter units
+    h: Vector = mean_of_clients()  # mean of all clients' h_i, in parameter units
 
 
 class DynamicClient(Record):

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
 from ..core.method import Context, Sources, hyper
+from ..core.records import Vector
 from .fedswa import Annealed, FedSWA
 from .scaffold import Control, Controlled, ControlledDelta, Scaffold
 
 
-class FedMoSWA(Annealed, Scaffold):
+class MovingAverage(Controlled):
+    c: Vector  # the paper's m, a moving average of the cohorts' control variates, a gradient
+
+
+class FedMoSWA(Annealed, Scaffold, server=MovingAverage):
     """FedSWA with Scaffold's correction; the global control variate is a moving average of the received ones.
 
     client  lr_k = lr (1 - (1 - rho) k / K_i) at local step k = 0, 1, ..., K_i - 1
@@ -41,5 +46,5 @@ class FedMoSWA(Annealed, Scaffold):
         c = client.c - down.c + (down.w - w) / (ends if self.lr_sum == "ends" else ctx.lr_sum)
         return ControlledDelta(w - down.w, c - down.c), replace(client, c=c)
 
-    def update(self, server: Controlled, mean: ControlledDelta, ctx: Context) -> Controlled:
-        return Controlled(server.w + self.server_lr * mean.delta, server.c + self.gamma * mean.dc)
+    def update(self, server: Any, mean: ControlledDelta, ctx: Context) -> MovingAverage:
+        return MovingAverage(server.w + self.server_lr * mean.delta, server.c + self.gamma * mean.dc)

@@ -6,12 +6,13 @@ from typing import Annotated
 from torch import Tensor
 
 from ..core.method import Citation, Context, Oracle, Sources, hyper, sam, shifted, unit
-from ..core.records import Delta, Model, Record, per_round, uniform_mean
+from ..core.records import Delta, Model, Record, mean_of_clients, per_round, uniform_mean
 from .feddyn import DynamicRegularised
 
 
 class SmooServer(Model):
-    h: Annotated[Tensor, "d", "dynamic_reg"]  # mean of all clients' h_i, in parameter units
+    # mean of all clients' h_i, in parameter units
+    h: Annotated[Tensor, "d", "dynamic_reg"] = mean_of_clients()
     s: Annotated[Tensor, "d", "sam_correction"]  # global perturbation, ||s|| = rho
 
 

@@ -6,13 +6,14 @@ from typing import Annotated
 from torch import Tensor
 
 from ..core.method import Citation, Context, Oracle, Sources, hyper, shifted, unit
-from ..core.records import Delta, Model, Record, Scalar, Vector, gradient_scale, in_range
+from ..core.records import Delta, Model, Record, Scalar, Vector, gradient_scale, in_range, mean_of_clients
 from .fedavg import FedAvg
 
 
 class WmsamServer(Model):
     m: Vector  # mean direction of the last round, a gradient
-    c: Annotated[Tensor, "d", "correction"]  # mean of all clients' control variates, a gradient
+    # mean of all clients' control variates, a gradient
+    c: Annotated[Tensor, "d", "correction"] = mean_of_clients()
     a: Scalar  # the paper's alpha, weight of the fresh gradient
 
 

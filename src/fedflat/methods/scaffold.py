@@ -5,11 +5,11 @@ from dataclasses import replace
 from torch import Tensor
 
 from ..core.method import Citation, Context, Method, Oracle, Sources, hyper
-from ..core.records import Delta, Model, Record, Vector, gradient_scale
+from ..core.records import Delta, Model, Record, Vector, gradient_scale, mean_of_clients
 
 
 class Controlled(Model):
-    c: Vector  # mean of all clients' control variates, a gradient
+    c: Vector = mean_of_clients()  # mean of all clients' control variates, a gradient
 
 
 class Control(Record):

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from ..core.errors import InputError, printable
 from ..federation.flower.directory import MODEL, RESULT, STUDY, FederationDirectory, check
-from ..federation.flower.ejections import Ejections
+from ..federation.flower.ejections import Absence, Ejections
 from ..federation.flower.event_log import read_events
 from ..federation.membership import Membership
 from ..files import make_folder, write_text
@@ -56,7 +56,7 @@ class ClientFacts:
 
     name: str
     samples: int | None  # None if the log does not say it
-    ejected: bool = False  # at present
+    absence: Absence | None = None  # at present: it is ejected, or has left
     counted: int | None = None  # rounds whose mean has the client's reply; None if the log does not say it
     missing: int = 0  # rounds in which the client was asked and whose mean does not have its reply
     last: int | None = None  # the last round whose mean has its reply, from 1
@@ -64,8 +64,8 @@ class ClientFacts:
 
     @property
     def title(self) -> str:
-        """The name, marked if the client is ejected."""
-        return f"{self.name} (ejected)" if self.ejected else self.name
+        """The name, marked if the client is ejected or has left."""
+        return self.name if self.absence is None else f"{self.name} ({'left' if self.absence.left else 'ejected'})"
 
     @property
     def reason(self) -> str:
@@ -104,9 +104,9 @@ class FederationData:
         known = dict(Membership.load(state.path).members) if state else {}
         rounds = {t: facts for t, facts in _rounds(events).items() if t < len(history)}
         finished = (path / RESULT).exists() and (path / MODEL).exists()
-        clients, ejected = _clients(events, known, rounds), Ejections(path).read()
+        clients, absent = _clients(events, known, rounds), Ejections(path).read()
         for client in clients:
-            client.ejected = client.name in ejected
+            client.absence = absent.get(client.name)
         settings = {name: _text(x) for name, x in flattened(spec.decisive()).items() if x is not None}
         return cls(path, spec.label, spec.rounds, finished, history, rounds, clients,
                    _refused(events), _happened(events), damaged, settings)  # fmt: skip

@@ -41,6 +41,11 @@ class Participation(ABC):
         """Return the clients that never take part, in rising order."""
         return np.empty(0, dtype=np.int64)
 
+    @property
+    def names_clients(self) -> bool:
+        """Whether the rule names single clients by number, so that the clients of a run must not change."""
+        return False
+
 
 @dataclass(frozen=True)
 class Number(Participation):
@@ -95,6 +100,10 @@ class Explicit(Participation):
     """An explicit list of cohorts, one per round."""
 
     cohorts: Sequence[Sequence[int]]
+
+    @property
+    def names_clients(self) -> bool:
+        return True
 
     def cohort(self, t: int, clients: int, rng: np.random.Generator) -> Index:
         # Only a dry round after the last one needs more: it takes the last cohort again.
@@ -151,6 +160,10 @@ class Unreliable(Participation):
     def held_out(self, clients: int) -> Index:
         return self.rule.held_out(clients)
 
+    @property
+    def names_clients(self) -> bool:
+        return self.rule.names_clients
+
 
 @dataclass(frozen=True)
 class HeldOut(Participation):
@@ -187,6 +200,10 @@ class HeldOut(Participation):
     def held_out(self, clients: int) -> Index:
         order = np.random.default_rng(0).permutation(clients)
         return np.sort(order[: round(self.share * clients)])
+
+    @property
+    def names_clients(self) -> bool:
+        return True
 
 
 def _check_chance(name: str, value: float) -> None:

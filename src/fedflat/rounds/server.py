@@ -99,6 +99,19 @@ class Server:
         """Return the clients of round `t`, in rising order; known before the round is computed."""
         return self.plan.participation.cohort(t, self.clients, generator(self.plan.seed, Purpose.COHORT, t))
 
+    def resize(self, clients: int) -> None:
+        """Continue with `clients` clients in all; more than before are new ones, which have no record yet.
+
+        A field of the state that is a mean over all clients is scaled for new ones, whose parts are zero. When clients
+        leave, it is kept: their parts are not known to the server, and count as the mean of the others.
+        """
+        if clients > self.clients:
+            scale = self.clients / clients
+            means = {name: getattr(self.state, name) * scale for name in self.state.marked("mean_of_clients")}
+            self.state = replace(self.state, **means)
+        self.clients = clients
+        self._population = clients - len(self.plan.participation.held_out(clients))
+
     def context(self, sampled: int, share: float | None = None) -> Context:
         """Return the context of the next round, in which `sampled` clients take part, a `share` of all."""
         return self._contexts.of(self.t, sampled / self._population if share is None else share, sampled)

@@ -10,7 +10,7 @@ import pytest
 
 from fedflat.core.errors import InputError
 from fedflat.federation.flower.directory import FederationDirectory, check
-from fedflat.federation.flower.ejections import FILE, Ejections
+from fedflat.federation.flower.ejections import FILE, Absence, Ejections
 from fedflat.federation.server import RoundFailedError
 from support.flower_fixtures import GridFederation, failing, simulated, study_of
 from support.local_grid import LocalGrid
@@ -73,8 +73,8 @@ def test_the_list_outlives_the_server_and_what_cannot_be_is_refused(fedflat, tmp
     )  # fmt: skip
     for line, error in {
         "eject out client-0": "client-0 is ejected already",
-        "eject out clinic-z": "clinic-z is no member: a federation's members are those that it began with "
-        "(client-0, client-1, client-2, client-3, client-4)",
+        "eject out clinic-z": "clinic-z is no member: members are those that the federation began with, and those that "
+        "have joined (client-0, client-1, client-2, client-3, client-4)",
         "admit out client-1": "client-1 is not ejected",
         "admit . client-1": ". holds no federation",
     }.items():
@@ -110,7 +110,7 @@ def test_a_missing_list_stops_it_and_is_written_again_from_the_log(fedflat, tmp_
         federation.serve()
     assert fedflat("verify out")[0] == 1
     assert "client-1 is ejected already" in fedflat("flower eject out client-1")[2]
-    assert list_of_ejected.read() == {"client-1": "noise"}
+    assert list_of_ejected.read() == {"client-1": Absence("noise")}
     federation.serve()
     assert federation.events("round")[-1]["counted"] == [f"client-{i}" for i in (0, 2, 3, 4)]
 

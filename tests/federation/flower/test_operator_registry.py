@@ -116,7 +116,7 @@ def test_other_mistakes(registry: Path) -> None:
     with failing(InputError, f"{registry}: a: keys: 'ssh-nothing AAAA' is not the line of a .pub file"):
         known.keys_of("a")
     federation, nodes = federation_of(registry)
-    with failing(InputError, "clients is 3, and 1 are named as members: not equal"):
+    with failing(InputError, "clients is 3, and 1 are named as members: too few"):
         federation.serve(nodes)
     federation.config["members"] = "a=9 b=4 c=6"
     with failing(InputError, "registry and members both say who may take part; give one of them"):

@@ -182,7 +182,7 @@ def test_a_client_whose_samples_have_changed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RoundFailedError):
         federation.serve(nodes)
     reasons = [event["reason"] for event in federation.events("node refused")]
-    assert reasons == ["b: has 2 samples, and had 4 when the federation began"]
+    assert reasons == ["b: has 2 samples, and had 4 when it joined"]
 
 
 MEMBERS = "clinic-a=9 clinic-b=4"

@@ -32,7 +32,7 @@ def test_the_default_folder_for_clients_state_is_the_users(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("members", "line"),
-    [("a=1", "run-config: members names 1 clients, and clients is 2: not equal"),
+    [("a=1", "run-config: members names 1 clients, and clients is 2: too few are named"),
      ("a=1 a=2", "run-config: members must be such as clinic-a=1200 clinic-b=800, each once, got 'a=2'"),
      ("a=1 b", "each once, got 'b'"), ("a=1 b=0", "each once, got 'b=0'"), ("a=1 ../b=3", "each once, got '../b=3'"),
      ("a=1 b=1e3", "each once, got 'b=1e3'"), ("a=1 b=" + "9" * 5000, "each once, got 'b=999")],

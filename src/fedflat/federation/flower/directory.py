@@ -32,6 +32,7 @@ from .study import Study
 STUDY, METRICS, MODEL, RESULT = "federated-study.toml", "metrics.parquet", "model.safetensors", "result.json"
 EJECTED = "ejected.json"
 ROUND = "round"  # the name of a round's event, and the key of this event in a checkpoint
+JOINED = "joined"  # the name of the event of a client that joins
 AGAIN_SECONDS = 0.3  # much longer than a server needs from writing a checkpoint to writing the metrics
 
 
@@ -89,14 +90,16 @@ class FederationDirectory:
 
     @property
     def members(self) -> dict[str, int]:
-        """The number of samples of each member, by name; before the first checkpoint, of each registered client.
+        """The number of samples of each member that has not left, by name.
+
+        Before the first checkpoint, these are the registered clients.
 
         Raises InputError if there is no federation, or all of its checkpoints are damaged.
         """
         if not (self.path / STUDY).exists():
             raise InputError(f"{self.path} holds no federation")
         if state := self.newest():
-            return dict(Membership.load(state.path).members)
+            return Membership.load(state.path).present
         return {event["client"]: event["samples"] for event in read_events(self.path) if event["event"] == "client"}
 
     def refuse_other(self, study: Study) -> None:
@@ -142,6 +145,12 @@ class FederationDirectory:
         later = read_events(self.path, head.lines)
         known = {found.get("t") for found in later if found["event"] == ROUND}
         return {} if not event or event["t"] in known else event
+
+    def joined_since(self, state: SavedState) -> dict[str, int]:
+        """Return the number of samples of each client that joined after `state`, before the next round, by the log."""
+        head = head_in(checkpoint.load(state.path)[1], state.path)
+        joined = [event for event in read_events(self.path, head.lines) if event["event"] == JOINED]
+        return {event["client"]: event["samples"] for event in joined if event.get("t") == state.rounds}
 
     def write_metrics(self, history: Sequence[Mapping[str, float]]) -> None:
         """Write the metrics in `history`, one row per round, to the metrics file."""

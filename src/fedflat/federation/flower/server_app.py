@@ -17,7 +17,7 @@ from ...experiments.run_directory import difference
 from ...metrics.accuracy import score
 from ..membership import ClientRegistry, Membership
 from ..server import FederatedServer, RoundFailedError, RoundReport
-from .directory import ROUND, FederationDirectory, log_problem
+from .directory import JOINED, ROUND, FederationDirectory, log_problem
 from .ejections import Ejections
 from .event_log import EventLog
 from .message_queue import array_limit
@@ -72,6 +72,8 @@ class FederationRun:
         for reason in self._state.damaged if self._state else ():
             events.append("damaged state", reason=reason, instead=self._state.path.name if self._state else "")
         self._membership = Membership.load(self._state.path) if self._state else None
+        # An earlier process may have ended in the round before which these clients joined.
+        self._joined = directory.joined_since(self._state) if self._state else {}
         self._registry = self._client_registry()
         self._transport = FlowerTransport(grid, self._registry, events.append)
         self._evaluation_data = self._load_evaluation_data()
@@ -90,7 +92,7 @@ class FederationRun:
             self._directory.write_metrics(server.history)
             if lost := self._directory.unlogged_event(self._state):
                 self._events.append(ROUND, **lost)
-        self._events.append("begun", rounds=rounds, done=server.t, clients=len(server.names))
+        self._events.append("begun", rounds=rounds, done=server.t, clients=server.clients)
         factor = ARRAY_FACTOR if self._study.settings.secure_sum is None else SUM_FACTOR
         with array_limit(factor * server.w.nbytes):
             while server.t < rounds:
@@ -106,18 +108,20 @@ class FederationRun:
 
     def _client_registry(self) -> ClientRegistry:
         """Return the registry of clients. Raises InputError if the federation has begun with other members."""
-        study, settings = self._study, self._study.settings
+        study, settings, begun = self._study, self._study.settings, self._membership
         registry = OperatorRegistry(Path(settings.registry).expanduser()) if settings.registry else None
         named = registry.samples() if registry else settings.named_members
-        begun = self._membership.members if self._membership else None
-        found = difference(dict(begun), named) if begun and named else None
-        if found:
-            raise InputError(f"out {self._directory.path} has begun with other run-config members: {found}")
-        if named and len(named) != settings.clients:
-            raise InputError(f"clients is {settings.clients}, and {len(named)} are named as members: not equal")
+        if begun and named is not None:
+            found = difference(begun.present, {name: named[name] for name in named if name in begun.present})
+            if found:
+                raise InputError(f"out {self._directory.path} has begun with other run-config members: {found}; "
+                                 "`fedflat flower remove` lets a member leave")  # fmt: skip
+        if named and len(named) < settings.clients:
+            raise InputError(f"clients is {settings.clients}, and {len(named)} are named as members: too few")
         return ClientRegistry(
-            study.shape, study.digest, version(), members=begun or named, max_clients=settings.clients,
-            begun=begun is not None, max_samples=settings.max_samples, keys_of=registry.keys_of if registry else None,
+            study.shape, study.digest, version(), members=begun, first=settings.clients,
+            listed=(registry.samples if registry else lambda: named) if named is not None else None,
+            closed=study.closed, max_samples=settings.max_samples, keys_of=registry.keys_of if registry else None,
         )  # fmt: skip
 
     def _load_evaluation_data(self) -> FederatedData | None:
@@ -157,7 +161,7 @@ class FederationRun:
     def _round(self, server: FederatedServer) -> RoundReport:
         """Carry out a round, with up to `ATTEMPTS` attempts if it fails."""
         for attempt in range(1, ATTEMPTS + 1):
-            self._take_up_ejections(server)
+            self._change_members(server)
             try:
                 return server.round(self._transport)
             except RoundFailedError as error:
@@ -166,14 +170,31 @@ class FederationRun:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _take_up_ejections(self, server: FederatedServer) -> None:
-        """Eject and admit members as the operator's list requires. Raises InputError if the list is damaged."""
-        ejected = {name: why for name, why in Ejections(self._directory.path).read().items() if name in server.names}
+    def _change_members(self, server: FederatedServer) -> None:
+        """Eject, admit and remove members as the operator's list requires, and let clients join that may.
+
+        Raises InputError if the list is damaged, or requires what the study does not allow.
+        """
+        members = server.federation
+        absent = {name: why for name, why in Ejections(self._directory.path).read().items() if name in members.present}
+        ejected = {name: why.reason for name, why in absent.items() if not why.left}
         for name in sorted(ejected.keys() - server.ejected):
             self._events.append("ejected", client=name, t=server.t, reason=ejected[name])
-        for name in sorted(server.ejected - ejected.keys()):
+        left = {name: why.reason for name, why in sorted(absent.items()) if why.left}
+        for name in sorted(server.ejected - ejected.keys() - left.keys()):
             self._events.append("admitted", client=name, t=server.t)
         server.ejected = frozenset(ejected)
+        joining, self._joined = self._registry.joining | self._joined, {}
+        if not left and not joining:
+            return
+        changed = members.without(left).joined_by(joining)
+        server.change_members(changed)
+        self._registry.admit(changed)
+        clients = len(changed.present)
+        for name, reason in left.items():
+            self._events.append("left", client=name, t=server.t, reason=reason, clients=clients)
+        for name, samples in sorted(joining.items()):
+            self._events.append(JOINED, client=name, t=server.t, samples=samples, clients=clients)
 
     def _evaluate(self, server: FederatedServer) -> Mapping[str, float]:
         """Return the scores of the test samples; empty in rounds without evaluation."""

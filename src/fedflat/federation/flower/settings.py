@@ -55,10 +55,12 @@ class RunSettings(FlowerSection):
     wait: float = _setting("wait")
     deadline: float = _setting("deadline")
     quorum: float = _setting("quorum")
+    goal: float = _setting("goal")
     members: str = _setting("members")
     registry: str = Field(
         "", description="the server's TOML file of members with samples and public keys, in place of `members`"
     )
+    join_later: bool = _setting("join_later")
     max_samples: int = _setting("max_samples")
     norm_multiple: float = _setting("norm_multiple")
     secure_sum: float | None = _setting("secure_sum")
@@ -82,8 +84,12 @@ class RunSettings(FlowerSection):
         if self.registry and self.members:
             raise ValueError("registry and members both say who may take part; give one of them")
         named = self.named_members
-        if named is not None and len(named) != self.clients:
-            raise ValueError(f"members names {len(named)} clients, and clients is {self.clients}: not equal")
+        if named is not None and len(named) < self.clients:
+            raise ValueError(f"members names {len(named)} clients, and clients is {self.clients}: too few are named")
+        if self.join_later and (self.members or self.registry):
+            raise ValueError(
+                "join-later is for clients that nobody lists; who is in members or registry always may join"
+            )
         return self
 
     @property

@@ -37,6 +37,7 @@ from ...rounds.model_parts import check_parts, method_of_run
 from ...rounds.private_rounds import Poisson, PrivateRounds, check_private_settings
 from ...rounds.run_plan import RunPlan
 from ...rounds.segments import versions
+from ..membership import fixed_members
 from ..terms import RoundTerms
 from .settings import RunSettings
 
@@ -154,7 +155,16 @@ class Study:
         settings = self.settings
         # A bound from the norms of others would let one client decide whether another one counts.
         multiple = settings.norm_multiple if self.spec.privacy is None else inf
-        return RoundTerms(settings.deadline, settings.quorum, multiple, settings.secure_sum)
+        return RoundTerms(settings.deadline, settings.quorum, multiple, settings.secure_sum, settings.goal)
+
+    @property
+    def closed(self) -> str:
+        """The reason why no client may join after the beginning; empty if some may."""
+        settings = self.settings
+        if fixed := fixed_members(self.plan.participation, self.spec.privacy is not None):
+            return f"came after the federation had begun, and {fixed}"
+        may_join = self.own_samples and (settings.members or settings.registry or settings.join_later)
+        return "" if may_join else "came after the federation had begun, and waits for the next"
 
     @property
     def reads_files(self) -> bool:

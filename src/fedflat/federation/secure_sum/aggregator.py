@@ -20,7 +20,7 @@ from ...rounds.guard import GuardState, lower_median
 from ..membership import RoundFailedError, first_reasons
 from ..messages import Failure, PackedTensor, RefusedError, TrainRequest, Transport, quoted
 from ..terms import SETTINGS
-from ..update_aggregator import NO_REPLY, ExpectedReply
+from ..update_aggregator import CLOSED, NO_REPLY, ExpectedReply
 from .client import MASK, SELF, SHARE_BYTES, about_round
 from .keys import (
     KEY_BYTES,
@@ -105,8 +105,13 @@ class SecureAggregator:
         self.missing: dict[str, str] = {}  # the clients that are not in the mean, with the reason
         self._numbers = set[int]()  # of the clients that were asked
 
-    def collect(self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float) -> None:
+    def collect(
+        self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float, enough: int | None = None
+    ) -> None:
         """Carry out the four steps, each within `deadline` seconds. requests: the training requests, by client name.
+
+        enough: number of replies that close the first step, in which clients train, before its deadline; by default
+        all. It is not closed if the round was unmasked in an earlier attempt: all clients of that attempt must reply.
 
         All participants cut their numbers at the highest place of any participant (see `ExactSum`). If the highest
         place of the survivors is lower, the survivors repeat the steps before anything is unmasked. If clients unmasked
@@ -116,7 +121,7 @@ class SecureAggregator:
         """
         asked, self._numbers = dict(requests), {request.number for request in requests.values()}
         while True:
-            found = self._masked_sum(transport, asked, deadline)
+            found = self._masked_sum(transport, asked, deadline, enough)
             if _highest(found.keys[name] for name in found.survivors) == found.places:
                 break
             asked = {name: requests[name] for name in found.survivors}
@@ -144,7 +149,9 @@ class SecureAggregator:
             found["refused"] = 0.0
         return found
 
-    def _masked_sum(self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float) -> MaskedSum:
+    def _masked_sum(
+        self, transport: Transport, requests: Mapping[str, TrainRequest], deadline: float, enough: int | None
+    ) -> MaskedSum:
         """Carry out steps 1 to 3 in a new session."""
         session = secrets.token_hex(16)
         first = {
@@ -152,7 +159,12 @@ class SecureAggregator:
             for name, request in requests.items()
         }
         known: set[bytes] = set()
-        keys = self._step(transport, first, deadline, lambda name, reply: self._check_keys(name, reply, known))
+
+        def close(found: Mapping[str, KeysReply]) -> bool:
+            return len(found) == enough and not any(reply.unmasked for reply in found.values())
+
+        keys = self._step(transport, first, deadline, lambda name, reply: self._check_keys(name, reply, known),
+                          close=close)  # fmt: skip
         keys = self._as_before(requests, self._without_far_places(keys))
         number = {name: requests[name].number for name in keys}
         common = self._ctx.t, _federation(requests), session
@@ -309,17 +321,19 @@ class SecureAggregator:
 
     def _step(
         self, transport: Transport, requests: Mapping[str, Any], deadline: float, check: Callable[[str, Any], T],
-        session: str | None = None,
+        session: str | None = None, close: Callable[[Mapping[str, T]], bool] = lambda found: False,
     ) -> dict[str, T]:  # fmt: skip
         """Send the requests of one step; return what `check` returns for each valid reply, in the order of `requests`.
 
         check: is called with client name and reply, and raises RefusedError for an invalid reply. session: the session
-        that a reply must name. Raises RoundFailedError if there are too few valid replies.
+        that a reply must name. close: whether these valid replies end the step before its deadline. Raises
+        RoundFailedError if there are too few valid replies.
         """
         step = STEPS[type(next(iter(requests.values())))]
         needed = self._threshold if step == STEPS[UnmaskRequest] else self._needed
         found: dict[str, T] = {}
         refused: dict[str, str] = {}
+        no_reply = NO_REPLY
         for name, reply in transport.exchange(requests, deadline):
             if name not in requests or name in found or name in refused:
                 continue
@@ -331,7 +345,10 @@ class SecureAggregator:
                 found[name] = check(name, reply)
             except RefusedError as error:
                 refused[name] = str(error)
-        gone = {name: f"{step}: {refused.get(name, NO_REPLY)}" for name in requests if name not in found}
+            if close(found):
+                no_reply = CLOSED
+                break
+        gone = {name: f"{step}: {refused.get(name, no_reply)}" for name in requests if name not in found}
         self.missing |= gone
         self._check_number(len(found), needed)
         return {name: found[name] for name in requests if name in found}
