@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2, t
 
+from benchmarks.federation import follow
 from benchmarks.privacy_audit import Scores, lower_bound
 from benchmarks.results import machine
 from fedflat.experiments.spec import RunSpec
@@ -116,7 +117,8 @@ def network_trials(folder: Path, rounds: int) -> Iterator[tuple[int, float]]:
     with LocalFederation(
         folder / "flower", node_configs(folder), approved=lambda: [app_digest(folder / "app")]
     ) as federation:
-        for event in federation.events(federation.submit(folder / "app", folder / "out")):
+        federation.submit(folder / "app", folder / "out")
+        for event in follow(folder / "out"):
             if event["event"] == "round":
                 print(event["t"], event["epsilon"], len(event["missing"]), file=sys.stderr)
                 yield from audit.trials(event)
@@ -159,7 +161,7 @@ def shown(content: Mapping[str, Any], confidence: float = 0.95) -> dict[str, Any
         "shift": [shift, shift - width, shift + width],
         "noise": [noise, *np.sqrt(squares / chi2.ppf([high, low], freedom))],
         "proved": lower_bound(Scores(inside, outside), content["delta"], confidence),
-        "stated": epsilon(1.0, content["noise"], 1, content["delta"]),
+        "stated_noise": content["noise"], "stated": epsilon(1.0, content["noise"], 1, content["delta"]),
     }  # fmt: skip
 
 

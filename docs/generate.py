@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attacks, gpu_page, privacy, recipe_costs
+from benchmarks import attacks, gpu_page, network_audit, privacy, recipe_costs
 from benchmarks.executor_grid import grid_table
 from benchmarks.growth_figure import read_growth
 from benchmarks.results import Results
@@ -258,9 +258,12 @@ def guards_parts() -> dict[str, str]:
 def privacy_parts() -> dict[str, str]:
     """Return accuracies by epsilon, and what canaries proved."""
     runs, audits = privacy.read_runs(), privacy.read_audits()
+    file = DOCS / "network_audit.json"
+    network = network_audit.shown(json.loads(file.read_text())) if file.exists() else None
     table = measured.private_accuracy_table(runs, audits) if runs else None
     return {
         "audit": measured.audit_table(audits).markdown() if audits else UNMEASURED,
+        "network audit": measured.network_audit_table(network).markdown() if network else UNMEASURED,
         "private accuracy": table.markdown() if table else UNMEASURED,
     }
 

@@ -131,6 +131,27 @@ def audit_table(audits: Sequence[Audit]) -> Table:
     ])  # fmt: skip
 
 
+def network_audit_table(found: Mapping[str, Any]) -> Table:
+    """Return what the canaries of a federation over a network show."""
+    titles = (
+        "trials",
+        "of them vanished",
+        "shift of a canary",
+        "noise",
+        "stated",
+        "epsilon proved",
+        "stated for a round",
+    )
+    return Table(titles, [
+        (str(found["trials"]), str(found["vanished"]), _with_interval(found["shift"]), _with_interval(found["noise"]),
+         f"1 and {found['stated_noise']:g}", _text(found["proved"], 2), _text(found["stated"], 2))
+    ])  # fmt: skip
+
+
+def _with_interval(values: Sequence[float]) -> str:
+    return f"{values[0]:.2f} [{values[1]:.2f}, {values[2]:.2f}]"
+
+
 def _mean(runs: Iterable[PrivateRun]) -> str:
     """Return mean and standard deviation over seeds."""
     values = [run.accuracy for run in runs]

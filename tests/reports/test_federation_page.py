@@ -124,6 +124,7 @@ def test_settings_are_on_the_page_and_no_path_of_this_machine(federation: GridFe
     page = unescape(write_federation_page(FederationData.read(federation.out), tmp_path).read_text())
     assert re.search(r"<td>rounds</td><td>5</td>", page)
     assert "<td>method.name</td>" in page
+    assert "<td>deadline</td><td>1.5</td>" in page
     assert str(federation.out) not in page
     assert str(Path.cwd()) not in page
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ..core.errors import InputError, MissingPackageError, shortened
 from ..core.object_references import allow_code
@@ -22,9 +21,6 @@ from ..operating_system import refuse_on_windows
 from ..reports.text_table import literal
 from .console import Console
 from .flag_names import SettingsCommand, check_flags
-
-if TYPE_CHECKING:
-    from ..federation.flower.client_reports import ClientReport
 
 app = typer.Typer(
     help="Run real federations with Flower: export a study, try it on this machine, make keys. "
@@ -141,8 +137,9 @@ def run_here(
         asked = "--client" if places else "data.clients"
         raise InputError(f"{asked} = {clients}: each is a SuperNode on this machine, and {MOST_NODES} are the most")
     with _flower_imports():
-        from ..federation.flower.client_reports import check_places, client_reports
+        from ..federation.flower.client_reports import check_places, client_reports, write_reports
         from ..federation.launch.local_federation import local_deployment, local_study
+        from ..reports.federation import reports_table
     path = out or Path("runs") / f"{spec.label}-{spec.digest()}-federation"
     if places:
         study = local_study(spec, path, settings, places)
@@ -158,26 +155,10 @@ def run_here(
             console.say(*event_lines(event))
             status.update(literal(_activity(event, spec.rounds)))
     if places:
-        console.show(_client_table(client_reports(study, path, places)))
+        reports = client_reports(study, path, places)
+        write_reports(path, reports)
+        console.show(reports_table(reports))
     console.say(f"results in {path}")
-
-
-def _client_table(reports: Sequence[ClientReport]) -> Table:
-    """Return a table of the clients of a rehearsal: samples, and scores of the final model on their test samples."""
-    from ..reports.text_table import NOTHING, text_table
-
-    kinds = list(dict.fromkeys(name for report in reports for name in (*report.scores, *report.own_scores)))
-    columns = [("", name) for name in kinds] + [("own ", name) for name in kinds if any(r.own_scores for r in reports)]
-    rows = []
-    for report in reports:
-        found = {"": report.scores, "own ": report.own_scores}
-        cells = [f"{found[whose][name]:.3f}" if name in found[whose] else NOTHING for whose, name in columns]
-        rows.append((report.name, f"{report.samples:,}", str(report.classes), f"{report.test_samples:,}", *cells))
-    titles = [f"{whose}{name.replace('_', ' ')}" for whose, name in columns]
-    return text_table(
-        ("client", "samples", "classes", "test samples", *titles), rows, ("client",),
-        caption="the final model on each client's own test samples; own: the model with the client's own part",
-    )  # fmt: skip
 
 
 @app.command("digest")

@@ -17,7 +17,8 @@ from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
 from ..core.errors import InputError, printable
-from ..federation.flower.directory import MODEL, RESULT, STUDY, FederationDirectory, check
+from ..federation.flower.client_reports import ClientReport, read_reports
+from ..federation.flower.directory import CLIENTS, MODEL, RESULT, SETTINGS, STUDY, FederationDirectory, check
 from ..federation.flower.ejections import Absence, Ejections
 from ..federation.flower.event_log import read_events
 from ..federation.membership import Membership
@@ -29,7 +30,7 @@ from .tables import environment
 from .text_table import NOTHING, text_table
 
 PLAIN = ("time", "event")  # fields of every event
-SHOWN_ELSEWHERE = ("round", "client", "node refused")  # events that tables and figures show
+SHOWN_ELSEWHERE = ("round", "client", "node refused", SETTINGS)  # events that tables and figures show
 CURVES = (
     *((name, f"{title} %", 100.0) for name, title in SCORES.items()), ("test_loss", "test loss", 1.0),
     ("drift", "drift", 1.0),
@@ -38,8 +39,10 @@ NAMED = 40  # most clients of a map, which shows their names
 COLUMNS = 150  # most rounds of a map
 BARS = 60  # most bars of the figure that replaces a larger map
 ROW = 0.22  # inches of a client's row in the map
-STATES = {"took part": "#2b8cc4", "missing or refused": "#e0701f"}  # a dark page cannot change colours of a raster
+# A dark page cannot change the colours of a raster. One is dark and one light, so that they differ on grey paper.
+STATES = {"took part": "#1f6f9f", "missing or refused": "#f5b469"}
 FILE = "report.html"
+REPORTS = "the final model on each client's own test samples; own: the model with the client's own part"
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,8 @@ class FederationData:
     refused: Sequence[tuple[str, str, int]]  # node, reason, count
     happened: Sequence[tuple[str, str]]  # time and event, in the order of the log
     damaged: Sequence[str]  # damaged files, each with its problem
-    settings: Mapping[str, str]  # by name, the settings of the study that its result depends on
+    settings: Mapping[str, str]  # by name: those of the study that its result depends on, and those of its last run
+    reports: Sequence[ClientReport] = ()  # of the clients of a rehearsal
 
     @classmethod
     def read(cls, path: Path) -> FederationData:
@@ -108,8 +112,11 @@ class FederationData:
         for client in clients:
             client.absence = absent.get(client.name)
         settings = {name: _text(x) for name, x in flattened(spec.decisive()).items() if x is not None}
-        return cls(path, spec.label, spec.rounds, finished, history, rounds, clients,
-                   _refused(events), _happened(events), damaged, settings)  # fmt: skip
+        stated = [event for event in events if event["event"] == SETTINGS][-1:]
+        settings |= {name: _text(x) for event in stated for name, x in event.items() if name not in PLAIN}
+        readable = finished and not any(line.startswith(CLIENTS) for line in damaged)
+        return cls(path, spec.label, spec.rounds, finished, history, rounds, clients, _refused(events),
+                   _happened(events), damaged, settings, read_reports(path) if readable else ())  # fmt: skip
 
     @property
     def is_private(self) -> bool:
@@ -198,6 +205,7 @@ def write_federation_page(data: FederationData, folder: Path) -> Path:
     text = environment().get_template("federation.html.j2").render(
         data=data, title=f"{data.label}, a federation of {len(data.clients)} clients", curves=curves,
         map=_counts(data) if is_large else _map(data), is_large=is_large,
+        reports=report_rows(data.reports) if data.reports else None, reports_caption=REPORTS,
     )  # fmt: skip
     make_folder(folder)
     path = folder / FILE
@@ -211,6 +219,25 @@ def clients_table(data: FederationData) -> Table:
     rows = [(c.title, c.samples, c.counted, c.missing, c.last, c.reason) for c in data.clients]
     texts = [[NOTHING if cell is None else str(cell) for cell in row] for row in rows]
     return text_table(titles, texts, ("client", "mostly because"))
+
+
+def reports_table(reports: Sequence[ClientReport]) -> Table:
+    """Return a table of the clients of a rehearsal, for a console."""
+    titles, rows = report_rows(reports)
+    return text_table(titles, rows, ("client",), caption=REPORTS)
+
+
+def report_rows(reports: Sequence[ClientReport]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return titles and rows of a table of clients: samples, and scores of the final and of the own model."""
+    kinds = list(dict.fromkeys(name for report in reports for name in (*report.scores, *report.own_scores)))
+    columns = [("", name) for name in kinds] + [("own ", name) for name in kinds if any(r.own_scores for r in reports)]
+    rows = []
+    for report in reports:
+        found = {"": report.scores, "own ": report.own_scores}
+        cells = [f"{found[whose][name]:.3f}" if name in found[whose] else NOTHING for whose, name in columns]
+        rows.append((report.name, f"{report.samples:,}", str(report.classes), f"{report.test_samples:,}", *cells))
+    titles = [f"{whose}{name.replace('_', ' ')}" for whose, name in columns]
+    return ["client", "samples", "classes", "test samples", *titles], rows
 
 
 def _curve(history: Sequence[Mapping[str, float]], name: str, title: str, factor: float) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from fedflat.data.loading import labelled, prepare
 from fedflat.data.schema import Schema
 from fedflat.data.stated_schema import stated_settings
 from fedflat.experiments.spec import RunSpec
-from fedflat.federation.flower.client_reports import STATES, check_places, client_reports
+from fedflat.federation.flower.client_reports import STATES, check_places, client_reports, read_reports, write_reports
+from fedflat.federation.flower.directory import CLIENTS
 from fedflat.federation.flower.transport import GatheringError
+from fedflat.reports.federation import FederationData, write_federation_page
 from support.files import refused
 from support.flower_fixtures import GridFederation, simulated, study_of
 
@@ -187,6 +190,17 @@ def test_the_reports_of_a_rehearsal_are_those_of_the_simulation(tmp_path: Path, 
     assert found == pytest.approx(expected.personal_accuracy) if keep else found == [None] * 3
     recalls = [(report.own_scores or report.scores).get("recall/flu") for report in reports]
     assert recalls == pytest.approx(expected.recall["flu"])
+    write_reports(federated.out, reports)
+    assert read_reports(federated.out) == reports
+    page = write_federation_page(FederationData.read(federated.out), tmp_path / "page").read_text()
+    shown = re.findall(r"<tr><td>(north|south|west)</td><td>9</td><td>\d</td><td>3</td><td>([\d.]+)</td>", page)
+    assert [(name, float(x)) for name, x in shown] == [
+        (site, round(x, 3)) for site, x in zip(SITES, expected.accuracy, strict=True)
+    ]
+    (federated.out / CLIENTS).write_text("{}")
+    data = FederationData.read(federated.out)
+    assert data.reports == ()
+    assert data.damaged[0].startswith(f"{CLIENTS}: ")
 
 
 @pytest.mark.parametrize(("loss", "labels"), [("regression", "dose"), ("regression", ["dose", "time"]),

@@ -5,8 +5,8 @@ The command that runs the rehearsal reads the files of all clients. In a federat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ from ...core.errors import InputError
 from ...core.objective import Objective
 from ...core.partial_model import partial_model
 from ...data.dataset import LoadedDataset
+from ...files import parsed
 from ...metrics.accuracy import score
 from ...metrics.classification import Collector
+from ...rounds.checksums import read_checked, write_checked
 from ...rounds.run_model import load_model
 from ..client import ClientState
 from ..membership import Membership
-from .directory import MODEL, FederationDirectory
+from .directory import CLIENTS, MODEL, FederationDirectory
 from .study import Study, files_of, own_samples, stored
 
 STATES = "clients"  # the folder of a rehearsal with the states of all clients
@@ -39,6 +41,20 @@ class ClientReport:
     test_samples: int = 0
     scores: Mapping[str, float] = field(default_factory=dict)  # of the final model on its test samples
     own_scores: Mapping[str, float] = field(default_factory=dict)  # of its own model, if a part stays with the clients
+
+
+def write_reports(out: Path, reports: Sequence[ClientReport]) -> None:
+    """Write the reports to the rehearsal's folder `out`. Raises InputError if they cannot be written."""
+    write_checked(out / CLIENTS, [asdict(report) for report in reports])
+
+
+def read_reports(out: Path) -> list[ClientReport]:
+    """Read the reports in the folder `out`; empty if there are none. Raises InputError if the file is damaged."""
+    path = out / CLIENTS
+    if not path.exists():
+        return []
+    reports: list[ClientReport] = parsed(path, lambda: [ClientReport(**report) for report in read_checked(path)])
+    return reports
 
 
 def check_places(study: Study, places: Mapping[str, Path]) -> None:

@@ -31,7 +31,9 @@ from .study import Study
 
 STUDY, METRICS, MODEL, RESULT = "federated-study.toml", "metrics.parquet", "model.safetensors", "result.json"
 EJECTED = "ejected.json"
+CLIENTS = "client_reports.json"  # of a rehearsal
 ROUND = "round"  # the name of a round's event, and the key of this event in a checkpoint
+SETTINGS = "settings"  # the name of the event with the settings of a run
 JOINED = "joined"  # the name of the event of a client that joins
 AGAIN_SECONDS = 0.3  # much longer than a server needs from writing a checkpoint to writing the metrics
 
@@ -186,7 +188,7 @@ class FederationDirectory:
             history = _read_history(states[rounds])
             later = [path for number, path in reversed(states.items()) if number > rounds]
             # In this order: model and result must not be there without the checkpoint that they come from.
-            aside = self._set_aside([self.path / RESULT, self.path / MODEL, *later])
+            aside = self._set_aside([self.path / RESULT, self.path / MODEL, self.path / CLIENTS, *later])
             self.checksums.remove(RESULT)
             self.write_metrics(history)
             EventLog(self.path).append("rolled back", done=rounds, set_aside=aside)
@@ -231,6 +233,8 @@ def _check_once(path: Path) -> list[tuple[str, str]]:
         checks[MODEL] = lambda: _check_model(path)
     if directory.has_begun or (path / EJECTED).exists():
         checks[EJECTED] = lambda: read_checked(path / EJECTED)
+    if (path / CLIENTS).exists():
+        checks[CLIENTS] = lambda: read_checked(path / CLIENTS)
     if states or (path / EVENTS).exists():
         checks[EVENTS] = lambda: check_log(path / EVENTS, heads)
     found = []

@@ -17,7 +17,7 @@ from ...experiments.run_directory import difference
 from ...metrics.accuracy import score
 from ..membership import ClientRegistry, Membership
 from ..server import FederatedServer, RoundFailedError, RoundReport
-from .directory import JOINED, ROUND, FederationDirectory, log_problem
+from .directory import JOINED, ROUND, SETTINGS, FederationDirectory, log_problem
 from .ejections import Ejections
 from .event_log import EventLog
 from .message_queue import array_limit
@@ -92,6 +92,7 @@ class FederationRun:
             self._directory.write_metrics(server.history)
             if lost := self._directory.unlogged_event(self._state):
                 self._events.append(ROUND, **lost)
+        self._events.append(SETTINGS, **self._study.settings.stated)
         self._events.append("begun", rounds=rounds, done=server.t, clients=server.clients)
         factor = ARRAY_FACTOR if self._study.settings.secure_sum is None else SUM_FACTOR
         with array_limit(factor * server.w.nbytes):

@@ -93,6 +93,12 @@ class RunSettings(FlowerSection):
         return self
 
     @property
+    def stated(self) -> dict[str, Any]:
+        """The settings that are not at their defaults, by key, without members and without paths at the server."""
+        private = {"out", "registry", "members", "test"}
+        return self.model_dump(by_alias=True, exclude_defaults=True, exclude=private)
+
+    @property
     def named_members(self) -> dict[str, int] | None:
         """The number of samples of each client in `members`; None if empty. Raises InputError, naming the key."""
         found: dict[str, int] = {}
