@@ -160,7 +160,7 @@ def shown(content: Mapping[str, Any], confidence: float = 0.95) -> dict[str, Any
         "trials": len(trials), "vanished": len(outside),
         "shift": [shift, shift - width, shift + width],
         "noise": [noise, *np.sqrt(squares / chi2.ppf([high, low], freedom))],
-        "proved": lower_bound(Scores(inside, outside), content["delta"], confidence),
+        "proved": max(lower_bound(Scores(inside, outside), content["delta"], confidence), 0.0),
         "stated_noise": content["noise"], "stated": epsilon(1.0, content["noise"], 1, content["delta"]),
     }  # fmt: skip
 
