@@ -275,6 +275,30 @@ def roll_back(
     Console().say(f"{folder} is as it was after {to_round} rounds", *(f"set aside: {name}" for name in renamed))
 
 
+@app.command("metrics")
+def serve_metrics(
+    folder: FolderArgument,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 9101,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than this machine can reach 0.0.0.0.")
+    ] = "127.0.0.1",
+) -> None:
+    """Serve metrics of a federation for Prometheus, and its health, until the process ends.
+
+    Everything is read from the server's folder at each request, so it does not matter whether the federation runs.
+    /health answers 200 while the federation goes on or is finished, and 503 if it has failed or is stalled. There is no
+    access control: keep it on the loopback, or put a proxy in front.
+
+    fedflat flower metrics runs/first --port 9101
+    """
+    with _flower_imports():
+        from ..federation.flower.metrics import serve
+    with signals_handled_by(_end), serve(folder, host, port) as server:
+        address = f"http://{host}:{server.server_port}"
+        Console().say(f"{address}/metrics and {address}/health; Ctrl-C ends it")
+        server.serve_forever()
+
+
 @app.command("eject")
 def eject_member(
     folder: FolderArgument,
@@ -404,6 +428,11 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Interrupted(number, "started again with the same settings, it resumes from the last completed round")
 
 
+def _end(number: int, frame: FrameType | None) -> None:
+    """Raise Interrupted on a signal."""
+    raise Interrupted(number, "the federation goes on")
+
+
 @contextmanager
 def _flower_imports() -> Iterator[None]:
     """Raise MissingPackageError if an import inside the block needs a missing package of the extra flower.
@@ -414,7 +443,7 @@ def _flower_imports() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("flwr", "cryptography", "httpx"):
+        if (error.name or "").partition(".")[0] not in ("flwr", "cryptography", "httpx", "prometheus_client"):
             raise
         raise MissingPackageError("this needs the extra flower: pip install 'fedflat[flower]'") from error
 

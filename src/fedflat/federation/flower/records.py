@@ -52,6 +52,11 @@ def to_records(message: AnyMessage) -> RecordDict:
     return content
 
 
+def vector_bytes(content: RecordDict) -> int:
+    """Return the number of bytes of all vectors in `content`."""
+    return sum(len(array.data) for record in content.array_records.values() for array in record.values())
+
+
 def read_message(content: RecordDict, kind: type[Any]) -> Any:
     """Read a message of the type `kind`, and check the types of its plain fields. Vectors are not checked.
 

@@ -100,8 +100,8 @@ class FederationRun:
                 report = self._round(server)
                 scores = self._evaluate(server)
                 server.history[-1] |= scores
-                event = {"t": report.t, **report.metrics, **scores, "counted": list(report.accepted),
-                         "missing": dict(report.missing)}  # fmt: skip
+                replies = {"counted": list(report.accepted), "missing": dict(report.missing)}
+                event = {"t": report.t, **report.metrics, **scores, **self._transport.traffic(), **replies}
                 self._directory.save(server, self._events.head, event)
                 self._events.append(ROUND, **event)
         digest = self._directory.finish(server, self._events.head)

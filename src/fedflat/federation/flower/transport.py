@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from ..membership import ClientRegistry, FederationError, NodeKey
 from ..messages import Failure, RefusedError, TrainRequest
 from .message_queue import NODE_GONE, MessageQueue, SentMessage
-from .records import SumRequest, read_client_info, read_reply, to_records
+from .records import SumRequest, read_client_info, read_reply, to_records, vector_bytes
 
 POLL_SECONDS = 0.25  # between two checks for replies
 SCAN_SECONDS = 2.0  # between two requests for the list of connected nodes
@@ -61,6 +61,13 @@ class FlowerTransport:
         self._nodes: dict[int, NodeKey] = {}  # connected nodes with their keys
         self._asked: dict[int, float] = {}  # when each node was asked for its ClientInfo
         self._last_scan = -SCAN_SECONDS
+        self._sent_bytes, self._received_bytes = 0, 0  # of vectors, since the last call of `traffic`
+
+    def traffic(self) -> dict[str, int]:
+        """Return how many bytes of vectors were sent and received since the last call, by key of the round's event."""
+        found = {"bytes_sent": self._sent_bytes, "bytes_received": self._received_bytes}
+        self._sent_bytes, self._received_bytes = 0, 0
+        return found
 
     def gather(self, number: int, seconds: float) -> None:
         """Wait until `number` clients have registered. Raises GatheringError if this takes longer than `seconds`."""
@@ -110,7 +117,9 @@ class FlowerTransport:
             node = self._registry.nodes.get(client)
             if node is not None and node != request.node:
                 sent = SentMessage(node, MessageType.TRAIN, client, group=str(request.message.t), expires=end)
-                if self._queue.send(sent, to_records(request.message)):
+                content = to_records(request.message)
+                if self._queue.send(sent, content):
+                    self._sent_bytes += vector_bytes(content)
                     request.node, request.sends = node, request.sends + 1
                     request.sent_at = f"{datetime.now(UTC):%H:%M:%S}"
                 else:
@@ -139,6 +148,8 @@ class FlowerTransport:
             request.node = None
             self._last_scan = -SCAN_SECONDS
             return None
+        if not isinstance(content, Failure):
+            self._received_bytes += vector_bytes(content)
         try:
             return content if isinstance(content, Failure) else read_reply(content, request.message)
         except RefusedError as error:
