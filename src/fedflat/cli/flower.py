@@ -189,7 +189,7 @@ def show_digest(folder: Annotated[Path, typer.Argument(metavar="APP", help="The 
     fedflat flower digest app
     """
     with _flower_imports():
-        from ..federation.flower.programs import app_digest
+        from ..federation.flower.approved_apps import app_digest
     Console().say(app_digest(folder))
 
 
@@ -206,7 +206,7 @@ def run_node(
     fedflat flower node --app-digest sha256:1a2b... --superlink fl.example.org:8443 --root-certificates ca.crt
     """
     with _flower_imports():
-        from ..federation.flower.programs import run_supernode
+        from ..federation.flower.supernode import run_supernode
     run_supernode(app_digest, context.args)
 
 
@@ -224,8 +224,8 @@ def run_superlink(
     fedflat flower superlink --control-secret-file control.secret --host 127.0.0.1 --port 8000 --isolation process
     """
     with _flower_imports():
-        from ..federation.flower import programs
-    programs.run_superlink(control_secret_file, context.args)
+        from ..federation.flower import superlink
+    superlink.run_superlink(control_secret_file, context.args)
 
 
 @app.command("superexec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -235,8 +235,8 @@ def run_superexec(context: typer.Context, app_digest: DigestOption) -> None:
     fedflat flower superexec --app-digest sha256:1a2b... --runtime-api-address 127.0.0.1:8000 --root-certificates ca.crt
     """
     with _flower_imports():
-        from ..federation.flower import programs
-    programs.run_superexec(programs.checked_digests(app_digest), context.args)
+        from ..federation.flower import superexec
+    superexec.run_superexec(app_digest, context.args)
 
 
 @app.command("login")
@@ -251,7 +251,7 @@ def log_in(
     fedflat flower login 127.0.0.1:8000 --control-secret-file /etc/fedflat/control.secret
     """
     with _flower_imports():
-        from ..federation.flower.programs import log_in, read_secret
+        from ..federation.flower.superlink import log_in, read_secret
     Console().say(f"stored in {log_in(address, read_secret(control_secret_file))}")
 
 

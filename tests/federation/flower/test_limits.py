@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
@@ -14,11 +15,11 @@ from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import Metadata, ObjectTree, PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.run import Run
-from flwr.superlink.grid import http_grid
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from fedflat.federation.flower import message_queue
-from fedflat.federation.flower.message_queue import MessageQueue, SentMessage, array_limit, pull_deadline
+from fedflat.federation.flower.internals import array_limit, pull_deadline, within_deadline
+from fedflat.federation.flower.message_queue import MessageQueue, SentMessage
 from support.flower_fixtures import GridFederation, study_of, wait_for
 from support.local_grid import Node
 
@@ -114,17 +115,20 @@ def test_flowers_own_grid_stops_waiting_at_the_deadline() -> None:
     assert "timeout or retry limit reached" in reply.error.reason
 
 
-def test_without_a_deadline_flower_waits_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_deadline_flower_waits_as_usual() -> None:
     """Outside the block, and in other threads."""
-    given = []
-    monkeypatch.setattr(
-        "fedflat.federation.flower.message_queue._flower_pull_objects", lambda *_, **named: given.append(named) or {}
-    )
+    given: list[dict[str, Any]] = []
+    pull = within_deadline(lambda *_, **named: given.append(named) or {})
     with pull_deadline(time.monotonic() + 1.0):
-        http_grid.pull_objects(["a"], None)
-        other = threading.Thread(target=http_grid.pull_objects, args=(["a"], None))
+        pull(["a"], pull_object_fn=len)
+        other = threading.Thread(target=pull, args=(["a"],), kwargs={"pull_object_fn": len})
         other.start()
         other.join()
-    http_grid.pull_objects(["a"], None)
-    assert [sorted(named) for named in given] == [["max_time"], [], []]
+    pull(["a"], pull_object_fn=len)
+    assert [sorted(named) for named in given] == [
+        ["max_time", "pull_object_fn"],
+        ["pull_object_fn"],
+        ["pull_object_fn"],
+    ]
     assert 0.5 < given[0]["max_time"] <= 1.0
+    assert [named["pull_object_fn"] is len for named in given] == [False, True, True]
