@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app.message.arraychunk import ArrayChunk
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import Metadata, ObjectTree, PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
@@ -34,6 +35,19 @@ def test_an_array_of_the_largest_size_is_accepted() -> None:
     with array_limit(291), pytest.raises(ValueError, match="an array has 292 bytes, 291 are the most"):
         Array.inflate(array.deflate(), children)
     assert Array.inflate(array.deflate(), children).data == bytes(292), "outside the block there is no limit"
+
+
+def test_a_chunk_is_found_by_its_place_as_flower_finds_it() -> None:
+    """Chunks may be listed twice and counted from the end, so that another chunk is taken at a place than is there."""
+    long, short = ArrayChunk(bytes(100)), ArrayChunk(b"1")
+    children = {long.object_id: long, short.object_id: short}
+    body = json.dumps({"dtype": "<f4", "shape": [1], "stype": "fedflat.plain", "arraychunk_ids": [-1] * 10 + [-2]})
+    head = f"Array {long.object_id},{short.object_id},{long.object_id} {len(body)}"
+    content = f"{head}\0{body}".encode()
+    with array_limit(1001):
+        assert len(Array.inflate(content, children).data) == 1001
+    with array_limit(1000), pytest.raises(ValueError, match="an array has 1,001 bytes, 1,000 are the most"):
+        Array.inflate(content, children)
 
 
 def test_arrays_are_limited_in_all_replies(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ try:
     from flwr.supercore.auth.typing import AccountAuthCredentials, AccountAuthLoginDetails, AccountInfo
     from flwr.supercore.constant import TASK_TYPE_TO_APPIO_API_ADDRESS_ARG, TASK_TYPE_TO_COMMAND, TaskType
     from flwr.supercore.credential_store.file_credential_store import FileCredentialStore
+    from flwr.supercore.inflatable.inflatable_object import get_object_children_ids_from_object_content
     from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
     from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
     from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
@@ -362,9 +363,9 @@ def array_limit(limit: int) -> Iterator[None]:
     original = ASSEMBLING.original()
 
     def inflate(object_content: bytes, children: dict[str, Any] | None = None) -> Array:
-        sizes = [len(chunk.data) for chunk in (children or {}).values()]
+        chunks = get_object_children_ids_from_object_content(object_content)
         _, _, body = object_content.partition(b"\x00")
-        size = sum(sizes[chunk] for chunk in json.loads(body)["arraychunk_ids"])
+        size = sum(len((children or {})[chunks[place]].data) for place in json.loads(body)["arraychunk_ids"])
         if size > limit:
             raise ValueError(f"an array has {size:,} bytes, {limit:,} are the most")
         array: Array = original(object_content, children)
