@@ -101,7 +101,7 @@ def test_a_rolled_back_federation_keeps_what_it_has_spent(tmp_path: Path) -> Non
 
 def model_of(folder: Path, replying: set[int]) -> dict[str, torch.Tensor]:
     """Return the model after one round to which only these of five clients reply; the noise is always the same."""
-    federation = GridFederation(private(rounds=1, privacy={"rate": 1.0}), folder, deadline=0.3, quorum=0.01)
+    federation = GridFederation(private(rounds=1, privacy={"rate": 1.0}), folder, deadline=1.5, quorum=0.01)
     for number in set(range(5)) - replying:
         federation.nodes[100 + number].tamper = lambda group, contents: None if federation.events("begun") else contents
     federation.serve()
@@ -125,7 +125,7 @@ def test_clients_that_vanish_are_zeros_and_not_a_smaller_divisor(tmp_path: Path)
 @pytest.mark.parametrize("vanishing", range(ROUNDS))
 def test_a_third_of_the_clients_may_vanish_in_any_round_and_the_account_holds(tmp_path: Path, vanishing: int) -> None:
     spec = private(noise="system", privacy={"rate": 1.0})  # so that never those two alone are asked
-    federation = GridFederation(spec, tmp_path / "federation", deadline=0.3)
+    federation = GridFederation(spec, tmp_path / "federation", deadline=1.5)
     gone = 0
 
     def vanished(group: str, contents: Any) -> Any:
