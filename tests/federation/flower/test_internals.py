@@ -119,7 +119,10 @@ def test_nothing_is_imported_of_another_version(monkeypatch: pytest.MonkeyPatch)
 
 
 def imported_modules(path: Path) -> Iterator[str]:
+    """By import statements, and by names in texts, as `import_module` takes them."""
     for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and re.fullmatch(r"flwr(\.\w+)+:?.*", str(node.value)):
+            yield str(node.value)
         if isinstance(node, ast.ImportFrom) and not node.level:
             yield str(node.module)
         elif isinstance(node, ast.Import):
