@@ -58,7 +58,7 @@ trials: $(INSTALLED)  ## try again every way to lose something; writes docs/tria
 promises: $(INSTALLED)  ## try every promise and every row of the page of threats, and say which hold; half an hour
 	$(BIN)/python -m benchmarks.promises --all
 
-matrix: $(INSTALLED)  ## the fast tests with Python 3.11 to 3.13 and the oldest to the newest torch; writes docs/matrix.json
+matrix: $(INSTALLED)  ## the fast tests with Python 3.11 to 3.13 and the oldest to the newest torch, federations with each Flower; writes docs/matrix.json
 	$(BIN)/python -m benchmarks.matrix --out docs/matrix.json
 
 lint: $(INSTALLED)  ## style

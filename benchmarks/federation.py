@@ -25,9 +25,9 @@ from typing import Any
 from benchmarks.results import machine
 from fedflat.experiments import runner
 from fedflat.experiments.spec import RunSpec
+from fedflat.federation.flower.approved_apps import app_digest
 from fedflat.federation.flower.event_log import read_events
 from fedflat.federation.flower.export import export
-from fedflat.federation.flower.programs import app_digest
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch.local_federation import LocalFederation
 from fedflat.federation.membership import FederationError

@@ -26,9 +26,9 @@ from benchmarks.federation import follow
 from benchmarks.privacy_audit import Scores, lower_bound
 from benchmarks.results import machine
 from fedflat.experiments.spec import RunSpec
+from fedflat.federation.flower.approved_apps import app_digest
 from fedflat.federation.flower.directory import FederationDirectory
 from fedflat.federation.flower.export import PACKAGE, export
-from fedflat.federation.flower.programs import app_digest
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch.local_federation import LocalFederation
 from fedflat.federation.membership import FederationError

@@ -75,6 +75,7 @@ def parts() -> dict[str, Mapping[str, str]]:
         "docs/privacy.md": privacy_parts(),
         "docs/tests.md": {
             "versions": of_file("matrix.json", measured.versions_table),
+            "flower versions": of_file("matrix.json", measured.flower_table),
             "planted defects": of_file("planted_defects.json", measured.defects_table),
         },
     }

@@ -283,15 +283,28 @@ def defects_table(content: Content) -> Table:
     ])  # fmt: skip
 
 
+OUTCOME = ("passed", "failed", "skipped", "seconds")
+
+
 def versions_table(content: Content) -> Table:
     """Return what became of the fast tests with other versions, and which failed."""
-    titles = ("Python", "torch", "NumPy", "system", "passed", "failed", "skipped", "seconds")
+    titles = ("Python", "torch", "NumPy", "system", *OUTCOME)
     return Table(titles, [
-        (row["python"], row["torch"], row["numpy"], row["system"], f"{row['passed']:,}",
-         ", ".join([str(row["failed"]), *(f"`{name.rpartition('/')[2]}`" for name in row["failures"])]),
-         str(row["skipped"]), f"{row['seconds']:,}")
-        for row in content["pairs"]
+        (row["python"], row["torch"], row["numpy"], row["system"], *_outcome(row)) for row in content["pairs"]
     ])  # fmt: skip
+
+
+def flower_table(content: Content) -> Table:
+    """Return what became of all tests of federations with each version of Flower, and which failed."""
+    titles = ("flwr", "Python", "torch", "system", *OUTCOME)
+    return Table(titles, [
+        (row["flwr"], row["python"], row["torch"], row["system"], *_outcome(row)) for row in content["flower"]
+    ])  # fmt: skip
+
+
+def _outcome(row: Content) -> tuple[str, ...]:
+    failed = ", ".join([str(row["failed"]), *(f"`{name.rpartition('/')[2]}`" for name in row["failures"])])
+    return f"{row['passed']:,}", failed, str(row["skipped"]), f"{row['seconds']:,}"
 
 
 def _caught_by(outcome: Content | None) -> str:

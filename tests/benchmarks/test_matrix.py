@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import matrix
-from benchmarks.matrix import constrained, counted, keep
-from docs.measured_tables import versions_table
+from benchmarks.matrix import FLOWERS, PYTHONS, TORCHES, Trial, constrained, counted, keep, trials
+from docs.measured_tables import flower_table, versions_table
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.a.test_b" name="test_c[1]"/>
@@ -26,8 +26,15 @@ REPORT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def row(python: str, torch: str, passed: int = 1, failures: tuple[str, ...] = (), system: str = "Linux") -> matrix.Row:
-    versions = {"python": python, "torch": torch, "numpy": "2.4.6", "system": system}
+def row(
+    python: str,
+    torch: str,
+    passed: int = 1,
+    failures: tuple[str, ...] = (),
+    system: str = "Linux",
+    flwr: str = "1.41.0",
+) -> matrix.Row:  # fmt: skip
+    versions = {"python": python, "torch": torch, "numpy": "2.4.6", "system": system, "flwr": flwr}
     tests = {"passed": passed, "failed": len(failures), "skipped": 0, "failures": list(failures)}
     return {**versions, **tests, "seconds": 1234}
 
@@ -53,8 +60,33 @@ def test_a_pair_replaces_itself_and_nothing_else(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["matrix.json"]
 
 
-def test_only_torch_differs_from_the_tested_versions() -> None:
-    assert constrained("a==1\ntorch==2.13.0\ntorch-x==2\nb==3\n", "2.8.0") == "a==1\ntorch==2.8.0\ntorch-x==2\nb==3\n"
+def test_rows_of_flower_stand_beside_the_pairs(tmp_path: Path) -> None:
+    file, pair = tmp_path / "matrix.json", row("3.11.7", "2.13.0")
+    old, new = row("3.11.7", "2.13.0+cpu"), row("3.11.7", "2.13.0+cpu", flwr="1.42.0")
+    del pair["flwr"]  # as rows were kept at first
+    keep(file, pair)
+    for one in (new, row("3.11.7", "2.13.0+cpu", 9), old):
+        keep(file, one, "flower")
+    assert json.loads(file.read_text()) == {"pairs": [pair], "flower": [old, new]}
+
+
+def test_only_torch_or_flower_differs_from_the_tested_versions() -> None:
+    versions = "a==1\ncertifi==5\nflwr==1.41.0\ntorch==2.13.0\ntorch-x==2\nuv==4\nuvloop==3\n"
+    assert constrained(versions, Trial("3.11", "2.8.0")) == versions.replace("torch==2.13.0", "torch==2.8.0")
+    assert (
+        constrained(versions, Trial("3.11", flower="1.42.0"))
+        == "a==1\nflwr==1.42.0\ntorch==2.13.0\ntorch-x==2\nuvloop==3\n"
+    )
+
+
+def test_what_is_tried_is_what_the_command_names() -> None:
+    pairs = {Trial(python, torch) for python in PYTHONS for torch in TORCHES}
+    flowers = {Trial(PYTHONS[0], flower=flower) for flower in FLOWERS}
+    assert set(trials([], [], [])) == pairs | flowers
+    assert set(trials(["3.12"], [], [])) == {one for one in pairs if one.python == "3.12"}
+    assert trials([], [], ["1.42.0"]) == [Trial(PYTHONS[0], flower="1.42.0")]
+    assert trials(["3.12"], ["2.8.0"], ["1.42.0"]) == [Trial("3.12", "2.8.0"), Trial(PYTHONS[0], flower="1.42.0")]
+    assert len({one.name for one in trials([], [], [])}) == len(pairs | flowers)
 
 
 def test_what_cannot_be_installed_is_told_and_the_next_pair_tried(
@@ -64,23 +96,23 @@ def test_what_cannot_be_installed_is_told_and_the_next_pair_tried(
     outcomes = {"2.8.0": None, "2.9.0": row("3.11.7", "2.9.0", failures=("tests/a.py::b",)),
                 "2.10.0": row("3.11.7", "2.10.0")}  # fmt: skip
 
-    def install(folder: Path, python: str, torch: str) -> Path:
-        if outcomes[torch] is None:
+    def install(folder: Path, python: str, trial: Trial) -> Path:
+        if outcomes[trial.torch] is None:
             raise matrix.subprocess.CalledProcessError(1, ["pip"])
         folder.mkdir(parents=True)
-        return folder / torch
+        return folder / trial.torch
 
     monkeypatch.setattr(matrix, "ENVIRONMENTS", tmp_path / "environments")
     monkeypatch.setattr(matrix, "command_of", lambda python: python)
     monkeypatch.setattr(matrix, "install", install)
-    monkeypatch.setattr(matrix, "tried", lambda program, _: outcomes[program.name])
+    monkeypatch.setattr(matrix, "tried", lambda program, *_: outcomes[program.name])
     torches = [word for torch in outcomes for word in ("--torch", torch)]
     out = tmp_path / "matrix.json"
     monkeypatch.setattr(sys, "argv", ["matrix", "--python", "3.11", *torches, "--out", str(out)])
     with pytest.raises(SystemExit) as ended:
         matrix.main()
     assert ended.value.code
-    assert "torch 2.8.0: Command" in capsys.readouterr().out
+    assert "3.11-2.8.0: Command" in capsys.readouterr().out
     assert json.loads(out.read_text())["pairs"] == [outcomes["2.9.0"], outcomes["2.10.0"]]
     assert [folder.name for folder in (tmp_path / "environments").iterdir()] == ["3.11-2.9.0"]
 
@@ -107,3 +139,8 @@ def test_the_table_names_what_failed() -> None:
     assert cells == (
         "3.11.7", "2.8.0+cu128", "2.4.6", "Linux", "3,500", "1, `test_b.py::test_c[2]`", "0", "1,234"
     )  # fmt: skip
+
+
+def test_the_table_of_flower_names_its_version() -> None:
+    [cells] = flower_table({"pairs": [], "flower": [row("3.11.7", "2.13.0+cpu", 700, flwr="1.42.0")]}).rows
+    assert cells == ("1.42.0", "3.11.7", "2.13.0+cpu", "Linux", "700", "0", "0", "1,234")

@@ -1,7 +1,8 @@
 """A SuperLink and its nodes in virtual time, on which messages are late, lost, doubled and out of order.
 
-What the SuperLink answers is what Flower 1.41 does (`in_memory_linkstate.py`): a message lives until its time by the
-SuperLink's clock is over, a node is listed until it has missed two heartbeats, and a message has one reply.
+What the SuperLink answers is what that of Flower 1.41 and 1.42 does (`in_memory_linkstate.py`): a message lives until
+its time by the SuperLink's clock is over, a node is listed until it has missed two heartbeats, and a message has one
+reply.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def show_digest(folder: Annotated[Path, typer.Argument(metavar="APP", help="The 
     fedflat flower digest app
     """
     with _flower_imports():
-        from ..federation.flower.programs import app_digest
+        from ..federation.flower.approved_apps import app_digest
     Console().say(app_digest(folder))
 
 
@@ -195,20 +195,10 @@ def run_node(
     fedflat flower node --policy policy.toml --superlink fl.example.org:8443 --root-certificates ca.crt
     """
     with _flower_imports():
-        from ..federation.flower.programs import run_supernode
-        from ..federation.flower.site_policy import SitePolicy, node_arguments
-    apps, arguments = app_digest or [], context.args
-    if policy is not None:
-        listed = SitePolicy.load(policy).limits.apps
-        if bool(apps) == bool(listed):
-            problem = (
-                "is given, and the policy lists apps: give one of them"
-                if apps
-                else "or `apps` in the policy is missing"
-            )
-            raise InputError(f"--app-digest {problem}")
-        apps, arguments = apps or listed, node_arguments(policy, arguments)
-    run_supernode(apps, arguments)
+        from ..federation.flower.site_policy import approved_apps, node_arguments
+        from ..federation.flower.supernode import run_supernode
+    apps = approved_apps(app_digest or [], policy)
+    run_supernode(apps, context.args if policy is None else node_arguments(policy, context.args))
 
 
 @app.command("superlink", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -225,8 +215,8 @@ def run_superlink(
     fedflat flower superlink --control-secret-file control.secret --host 127.0.0.1 --port 8000 --isolation process
     """
     with _flower_imports():
-        from ..federation.flower import programs
-    programs.run_superlink(control_secret_file, context.args)
+        from ..federation.flower import superlink
+    superlink.run_superlink(control_secret_file, context.args)
 
 
 @app.command("superexec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -236,8 +226,8 @@ def run_superexec(context: typer.Context, app_digest: DigestOption) -> None:
     fedflat flower superexec --app-digest sha256:1a2b... --runtime-api-address 127.0.0.1:8000 --root-certificates ca.crt
     """
     with _flower_imports():
-        from ..federation.flower import programs
-    programs.run_superexec(programs.checked_digests(app_digest), context.args)
+        from ..federation.flower import superexec
+    superexec.run_superexec(app_digest, context.args)
 
 
 @app.command("login")
@@ -252,7 +242,7 @@ def log_in(
     fedflat flower login 127.0.0.1:8000 --control-secret-file /etc/fedflat/control.secret
     """
     with _flower_imports():
-        from ..federation.flower.programs import log_in, read_secret
+        from ..federation.flower.superlink import log_in, read_secret
     Console().say(f"stored in {log_in(address, read_secret(control_secret_file))}")
 
 

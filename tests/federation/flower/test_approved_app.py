@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,11 @@ from flwr.supernode import start_client_internal
 from flwr.supernode.nodestate import NodeStateFactory
 
 from fedflat.core.errors import InputError
+from fedflat.federation.flower.approved_apps import app_digest, archive
 from fedflat.federation.flower.export import export
-from fedflat.federation.flower.programs import app_digest, archive, only_approved, run_supernode
+from fedflat.federation.flower.internals import RECEIVING, checked_apps
 from fedflat.federation.flower.settings import RunSettings
+from fedflat.federation.flower.supernode import app_refusal, run_supernode
 from support.flower_fixtures import failing, study_of
 
 RUN, NODE = 7, 5
@@ -53,7 +56,7 @@ class SentApp:
         objects = {number: one.deflate() for number, one in get_all_nested_objects(message).items()}
         digest = named or sha256(content)
         run = Run(**vars(Run.create_empty(RUN)) | {"fab_hash": digest, "primary_task_type": TaskType.SERVER_APP})
-        pull = only_approved(start_client_internal._pull_and_store_message, frozenset(approved))
+        pull = checked_apps(RECEIVING.original(), partial(app_refusal, frozenset(approved)))
         self.returned = pull(
             state=self.state, object_store=self.store, node_config={},
             receive=lambda: (message, get_object_tree(message)),
@@ -133,5 +136,5 @@ def test_mistakes_are_one_line_before_anything_starts(tmp_path: Path, monkeypatc
     with failing(InputError, f"{tmp_path} is no app: Invalid Flower App configuration"):
         app_digest(tmp_path)
     monkeypatch.setattr(start_client_internal, "_pull_and_store_message", lambda state: None)
-    with failing(InputError, "this version of Flower gets apps in another way"):
+    with failing(InputError, "has another function _pull_and_store_message, without get_fab, object_store, receive"):
         run_supernode(["sha256:" + "0" * 64], [])

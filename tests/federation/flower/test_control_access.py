@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from flwr.common.constant import ACCESS_TOKEN_KEY
 from flwr.supercore.credential_store.file_credential_store import FileCredentialStore
 
 from fedflat.core.errors import InputError
-from fedflat.federation.flower.programs import SecretAccess, log_in, read_secret, run_superlink
+from fedflat.federation.flower.internals import TokenCheck
+from fedflat.federation.flower.superlink import is_secret, log_in, read_secret, run_superlink
 from support.flower_fixtures import failing
 
 SECRET = "0123456789abcdef" * 4
+ACCESS = TokenCheck(partial(is_secret, SECRET))
 
 
 @pytest.mark.parametrize(
@@ -23,7 +26,7 @@ SECRET = "0123456789abcdef" * 4
      [(ACCESS_TOKEN_KEY, "é" * 64)], [(ACCESS_TOKEN_KEY, SECRET.encode())]],
 )  # fmt: skip
 def test_who_does_not_send_the_secret_is_nobody(metadata: list[tuple[str, str]]) -> None:
-    assert SecretAccess(SECRET).validate_tokens_in_metadata(metadata) == (False, None)
+    assert ACCESS.validate_tokens_in_metadata(metadata) == (False, None)
 
 
 def test_what_login_stores_is_what_flower_sends_and_the_superlink_takes(
@@ -34,16 +37,15 @@ def test_what_login_stores_is_what_flower_sends_and_the_superlink_takes(
     monkeypatch.setattr("flwr.cli.auth_plugin.oidc_cli_plugin.get_credential_store", lambda: FileCredentialStore(path))
     plugin = OidcCliPlugin("127.0.0.1:8000")
     plugin.load_tokens()
-    allowed, account = SecretAccess(SECRET).validate_tokens_in_metadata(plugin.write_tokens_to_metadata([]))
+    allowed, account = ACCESS.validate_tokens_in_metadata(plugin.write_tokens_to_metadata([]))
     assert allowed
     assert account is not None
 
 
 def test_nobody_gets_a_token_from_the_superlink() -> None:
-    access = SecretAccess(SECRET)
-    assert access.get_login_details() is None
-    assert access.get_auth_tokens("device") is None
-    assert access.refresh_tokens([]) == (None, None)
+    assert ACCESS.get_login_details() is None
+    assert ACCESS.get_auth_tokens("device") is None
+    assert ACCESS.refresh_tokens([]) == (None, None)
 
 
 @pytest.mark.parametrize(

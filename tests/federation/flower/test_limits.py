@@ -7,18 +7,20 @@ import re
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app.message.arraychunk import ArrayChunk
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import Metadata, ObjectTree, PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.run import Run
-from flwr.superlink.grid import http_grid
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from fedflat.federation.flower import message_queue
-from fedflat.federation.flower.message_queue import MessageQueue, SentMessage, array_limit, pull_deadline
+from fedflat.federation.flower.internals import array_limit, pull_deadline, within_deadline
+from fedflat.federation.flower.message_queue import MessageQueue, SentMessage
 from support.flower_fixtures import GridFederation, study_of, wait_for
 from support.local_grid import Node
 
@@ -33,6 +35,19 @@ def test_an_array_of_the_largest_size_is_accepted() -> None:
     with array_limit(291), pytest.raises(ValueError, match="an array has 292 bytes, 291 are the most"):
         Array.inflate(array.deflate(), children)
     assert Array.inflate(array.deflate(), children).data == bytes(292), "outside the block there is no limit"
+
+
+def test_a_chunk_is_found_by_its_place_as_flower_finds_it() -> None:
+    """Chunks may be listed twice and counted from the end, so that another chunk is taken at a place than is there."""
+    long, short = ArrayChunk(bytes(100)), ArrayChunk(b"1")
+    children = {long.object_id: long, short.object_id: short}
+    body = json.dumps({"dtype": "<f4", "shape": [1], "stype": "fedflat.plain", "arraychunk_ids": [-1] * 10 + [-2]})
+    head = f"Array {long.object_id},{short.object_id},{long.object_id} {len(body)}"
+    content = f"{head}\0{body}".encode()
+    with array_limit(1001):
+        assert len(Array.inflate(content, children).data) == 1001
+    with array_limit(1000), pytest.raises(ValueError, match="an array has 1,001 bytes, 1,000 are the most"):
+        Array.inflate(content, children)
 
 
 def test_arrays_are_limited_in_all_replies(tmp_path: Path) -> None:
@@ -114,17 +129,20 @@ def test_flowers_own_grid_stops_waiting_at_the_deadline() -> None:
     assert "timeout or retry limit reached" in reply.error.reason
 
 
-def test_without_a_deadline_flower_waits_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_deadline_flower_waits_as_usual() -> None:
     """Outside the block, and in other threads."""
-    given = []
-    monkeypatch.setattr(
-        "fedflat.federation.flower.message_queue._flower_pull_objects", lambda *_, **named: given.append(named) or {}
-    )
+    given: list[dict[str, Any]] = []
+    pull = within_deadline(lambda *_, **named: given.append(named) or {})
     with pull_deadline(time.monotonic() + 1.0):
-        http_grid.pull_objects(["a"], None)
-        other = threading.Thread(target=http_grid.pull_objects, args=(["a"], None))
+        pull(["a"], pull_object_fn=len)
+        other = threading.Thread(target=pull, args=(["a"],), kwargs={"pull_object_fn": len})
         other.start()
         other.join()
-    http_grid.pull_objects(["a"], None)
-    assert [sorted(named) for named in given] == [["max_time"], [], []]
+    pull(["a"], pull_object_fn=len)
+    assert [sorted(named) for named in given] == [
+        ["max_time", "pull_object_fn"],
+        ["pull_object_fn"],
+        ["pull_object_fn"],
+    ]
     assert 0.5 < given[0]["max_time"] <= 1.0
+    assert [named["pull_object_fn"] is len for named in given] == [False, True, True]

@@ -13,7 +13,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 import fedflat as ff
-from fedflat.federation.flower.message_queue import array_limit
+from fedflat.federation.flower.internals import array_limit
 from fedflat.federation.flower.records import to_records
 from fedflat.federation.flower.transport import FlowerTransport
 from fedflat.federation.membership import ClientRegistry

@@ -5,14 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResultStatus
 
-from fedflat.federation.flower import programs
-from fedflat.federation.flower.programs import ApprovedExecutor, checked_digests, private_file, run_supernode
+from fedflat.federation.flower import superexec
+from fedflat.federation.flower.approved_apps import checked_digests
+from fedflat.federation.flower.internals import TaskExecutor
+from fedflat.federation.flower.superexec import private_file, start_approved
+from fedflat.federation.flower.supernode import run_supernode
 from support.flower_fixtures import failing
 
 APPROVED = "a" * 64
@@ -24,17 +28,21 @@ SPEC = ExecutionSpec(
 )  # fmt: skip
 
 
+def executor(*approved: str) -> TaskExecutor:
+    return TaskExecutor(partial(start_approved, frozenset(approved)))
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The commands that are started; nothing is."""
     commands: list[list[str]] = []
-    monkeypatch.setattr(programs.subprocess, "Popen", lambda words, **_: commands.append(words))
+    monkeypatch.setattr(superexec.subprocess, "Popen", lambda words, **_: commands.append(words))
     return commands
 
 
 @pytest.mark.parametrize("fab_hash", [None, "", "b" * 64, f"sha256:{APPROVED}"])
 def test_a_server_app_that_is_not_approved_is_not_started(started: list[list[str]], fab_hash: str | None) -> None:
-    result = ApprovedExecutor(frozenset({f"sha256:{APPROVED}"})).launch(replace(SPEC, fab_hash=fab_hash))
+    result = executor(f"sha256:{APPROVED}").launch(replace(SPEC, fab_hash=fab_hash))
     assert result.status is LaunchResultStatus.FAILED
     assert f"runs only sha256:{APPROVED}" in result.message
     assert started == []
@@ -44,7 +52,7 @@ def test_a_server_app_that_is_not_approved_is_not_started(started: list[list[str
 def test_an_approved_one_is_started_and_its_token_is_not_on_the_command_line(
     started: list[list[str]], spec: ExecutionSpec
 ) -> None:
-    assert ApprovedExecutor(frozenset({f"sha256:{APPROVED}"})).launch(spec).status is LaunchResultStatus.ACCEPTED
+    assert executor(f"sha256:{APPROVED}").launch(spec).status is LaunchResultStatus.ACCEPTED
     [words] = started
     assert Path(words[0]).name == spec.task_type
     assert [word for word in words if TOKEN in word] == []
@@ -53,7 +61,7 @@ def test_an_approved_one_is_started_and_its_token_is_not_on_the_command_line(
 
 def test_only_apps_are_started() -> None:
     """Flower's SuperExec also runs agents, models and connectors, which no federation here has."""
-    kinds, _ = ApprovedExecutor(frozenset()).get_eligible_capacity(set(TaskType))
+    kinds, _ = executor().get_eligible_capacity(set(TaskType))
     assert kinds == {TaskType.SERVER_APP, TaskType.CLIENT_APP}
 
 

@@ -19,8 +19,8 @@ import pytest
 from fedflat.core.errors import InputError
 from fedflat.experiments import runner
 from fedflat.experiments.spec import RunSpec
+from fedflat.federation.flower.approved_apps import app_digest, archive
 from fedflat.federation.flower.export import export
-from fedflat.federation.flower.programs import app_digest, archive
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch import orphan_reaper
 from fedflat.federation.launch.local_federation import CONNECTION, LocalFederation, SubmittedRun, local_deployment

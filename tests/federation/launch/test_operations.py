@@ -10,9 +10,9 @@ import pytest
 import tomli_w
 
 from fedflat.experiments.spec import RunSpec, federated_data
+from fedflat.federation.flower.approved_apps import app_digest
 from fedflat.federation.flower.directory import check
 from fedflat.federation.flower.export import export
-from fedflat.federation.flower.programs import app_digest
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch.certificates import Certificates
 from fedflat.federation.launch.local_federation import CONNECTION, HOST, LocalFederation

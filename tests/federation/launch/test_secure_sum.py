@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fedflat.federation.flower.approved_apps import app_digest
 from fedflat.federation.flower.export import export
-from fedflat.federation.flower.programs import app_digest
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch.local_federation import LocalFederation
 from fedflat.federation.secure_sum.session import SESSION

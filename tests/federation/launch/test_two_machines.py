@@ -17,8 +17,8 @@ import pytest
 import tomli_w
 
 from fedflat.experiments import runner
+from fedflat.federation.flower.approved_apps import app_digest
 from fedflat.federation.flower.export import export
-from fedflat.federation.flower.programs import app_digest
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch.certificates import Certificates
 from fedflat.federation.launch.processes import OFFLINE

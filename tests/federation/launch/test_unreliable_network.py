@@ -10,8 +10,8 @@ from typing import Self
 import pytest
 
 from fedflat.experiments import runner
+from fedflat.federation.flower.approved_apps import app_digest
 from fedflat.federation.flower.export import export
-from fedflat.federation.flower.programs import app_digest
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch.local_federation import LocalFederation
 from support.effort import in_test_all

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 
 from fedflat.federation.messages import PackedTensor, RefusedError
 from fedflat.federation.secure_sum import client as sum_client
+from fedflat.federation.secure_sum import secret_sharing
 from fedflat.federation.secure_sum.client import CHANNEL, MASK, SELF, SHARE_BYTES, SumClient
 from fedflat.federation.secure_sum.keys import add_mask, agreed_key, derived, opened, public_key
 from fedflat.federation.secure_sum.messages import (
@@ -316,9 +316,9 @@ def opened_share(sessions: dict[int, Session], reader: int, sender: int, receive
 
 
 def combined(shares: Sequence[bytes]) -> bytes | None:
-    """What Flower makes of shares, None if that is nothing."""
+    """What shares give, None if that is nothing."""
     try:
-        return combine_shares(list(shares))
+        return secret_sharing.combined(shares)
     except ValueError:
         return None
 

@@ -1,100 +1,28 @@
-"""Sends messages to nodes and collects their replies; an unreadable or slow reply affects only its sender.
-
-Flower does not limit the size of received arrays, and does not let callers limit the waiting time for them. This module
-adds both limits by replacing functions of Flower 1.41.
-"""
+"""Sends messages to nodes and collects their replies; an unreadable or slow reply affects only its sender."""
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any
 
-import httpx
-from flwr.app import Array, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
-from flwr.superlink.grid import http_grid
 
 from ...core.errors import printable
 from ..membership import NodeKey
 from ..messages import Failure
+from .internals import LOST, NetworkError, UploadError, pull_deadline
 
-_thread = threading.local()
-_flower_pull_objects = http_grid.pull_objects
 NODE_GONE = Failure("its node has gone")  # if the network has lost the node, the message or the reply
-_UNAVAILABLE = (3, 4, 5)  # Flower's error codes for a lost node, message or reply
 ERROR_LENGTH = 200  # most characters of an error
 THREAD = "fedflat reply"
 PULL_SECONDS = 5.0  # of waiting for a reply; after that, a thread waits for it while the next reply is tried
 UNKNOWN_SENDERS = 16  # threads that may wait for replies of nodes at which no client is registered
-
-
-def _pull_objects(*arguments: Any, **named: Any) -> dict[str, bytes]:
-    deadline, count = getattr(_thread, "deadline", None), getattr(_thread, "count", None)
-    if deadline is not None:
-        named["max_time"] = max(deadline - monotonic(), 0.0)
-    if count is not None and "pull_object_fn" in named:
-        named["pull_object_fn"] = _counting(named["pull_object_fn"], count)
-    return _flower_pull_objects(*arguments, **named)
-
-
-def _counting(pull: Callable[[str], bytes], count: Callable[[int], None]) -> Callable[[str], bytes]:
-    def pull_and_count(object_id: str) -> bytes:
-        content = pull(object_id)
-        count(len(content))
-        return content
-
-    return pull_and_count
-
-
-@contextmanager
-def pull_deadline(deadline: float, count: Callable[[int], None] = lambda size: None) -> Iterator[None]:
-    """Limit, inside the block, how long Flower waits in this thread for the rest of a reply.
-
-    deadline: on the monotonic clock. Flower checks the time every few seconds, so it may stop a few seconds late.
-    Without a deadline Flower waits for two hours.
-
-    count: called with the size in bytes of each received part of the reply, from several threads.
-    """
-    # Flower's `pull_objects` has an argument for the deadline, but Flower's grid does not pass the argument on.
-    http_grid.pull_objects = _pull_objects
-    _thread.deadline, _thread.count = deadline, count
-    try:
-        yield
-    finally:
-        del _thread.deadline, _thread.count
-
-
-@contextmanager
-def array_limit(limit: int) -> Iterator[None]:
-    """Raise ValueError inside the block for a received array of more than `limit` bytes, before it is assembled.
-
-    Flower sends an array as chunks and a list of their order. A short list can name the same chunk many times, so the
-    array may be much larger than its message.
-    """
-    original = Array.inflate
-
-    def inflate(object_content: bytes, children: dict[str, Any] | None = None) -> Array:
-        sizes = [len(chunk.data) for chunk in (children or {}).values()]
-        _, _, body = object_content.partition(b"\x00")
-        size = sum(sizes[chunk] for chunk in json.loads(body)["arraychunk_ids"])
-        if size > limit:
-            raise ValueError(f"an array has {size:,} bytes, {limit:,} are the most")
-        return original(object_content, children)
-
-    Array.inflate = inflate  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Array.inflate = original  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -136,7 +64,7 @@ class MessageQueue:
         message = Message(content, sent.node, sent.kind, ttl=ttl, group_id=sent.group)
         try:
             (message_id,) = self._grid.push_messages([message])
-        except ObjectPushError:  # the SuperLink keeps its list of uploads in memory only
+        except UploadError:  # the SuperLink keeps its list of uploads in memory only
             return False
         if message_id:
             self._open[message_id] = sent
@@ -163,7 +91,7 @@ class MessageQueue:
             try:
                 replies = self._pull(message_id, sent)
                 content = _content(replies[0], sent.node) if replies else None
-            except httpx.HTTPError:
+            except NetworkError:
                 raise  # the network has failed, not the sender
             except Exception as error:  # decoding what a sender made up may raise anything
                 reason = f"its reply cannot be read: {type(error).__name__}: {str(error)[:ERROR_LENGTH]}"
@@ -227,7 +155,7 @@ def _content(reply: Message, node: int) -> RecordDict | Failure:
     Returns a Failure if the network or the client reports an error, or if the sender is not `node`.
     """
     if reply.has_error():
-        if reply.error.code in _UNAVAILABLE:
+        if reply.error.code in LOST:
             return NODE_GONE
         return Failure(printable(f"{reply.error.reason or 'no reason given'}"[:ERROR_LENGTH]))
     if reply.metadata.src_node_id != node:

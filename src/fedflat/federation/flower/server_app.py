@@ -20,7 +20,7 @@ from ..server import FederatedServer, RoundFailedError, RoundReport
 from .directory import JOINED, ROUND, SETTINGS, FederationDirectory, log_problem
 from .ejections import Ejections
 from .event_log import EventLog
-from .message_queue import array_limit
+from .internals import array_limit
 from .settings import OperatorRegistry, RunSettings
 from .study import Study, evaluation_data, version
 from .transport import FlowerTransport

@@ -23,6 +23,7 @@ from ..membership import CLIENT_NAME, checked_name
 from ..terms import SETTINGS, key_of
 
 SHAPE = re.compile(r"\d{1,6}(x\d{1,6}){0,3}")
+APP_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 SAMPLES = re.compile(r"[1-9]\d{0,14}")
 
 

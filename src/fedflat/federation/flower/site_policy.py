@@ -19,19 +19,18 @@ from ...core.errors import InputError
 from ...experiments.config_errors import validated
 from ...experiments.schema import Section
 from ...files import read_text, read_toml
-from .settings import RunSettings
+from .settings import APP_DIGEST, RunSettings
 from .study import Study
 
 CONFIG = "--node-config"
 APP = "the app's pyproject.toml"
 QUOTABLE = re.compile(r"[^\s\"'\\=]+")
-DIGEST = r"^sha256:[0-9a-f]{64}$"
 
 
 class SiteLimits(Section):
     """The content of a policy file; without a file, the defaults hold."""
 
-    apps: list[Annotated[str, Field(pattern=DIGEST)]] = Field(
+    apps: list[Annotated[str, Field(pattern=f"^{APP_DIGEST.pattern}$")]] = Field(
         [], description="digests of the apps that may run, as `fedflat flower digest` prints them"
     )
     secure_sum: float | None = Field(
@@ -121,6 +120,19 @@ class SitePolicy:
         lines = read_text(self.path).splitlines()
         number = next((n for n, line in enumerate(lines, 1) if re.match(rf"\s*[\"']?{key}[\"']?\s*=", line)), None)
         return f"{self.path.name}, {f'line {number}' if number else 'the line'} ({stated})"
+
+
+def approved_apps(given: Sequence[str], policy: Path | None) -> Sequence[str]:
+    """Return the digests of the apps that a node may run: those of the policy, or the `given` ones if it has none.
+
+    Raises InputError if both have some, or if neither has.
+    """
+    listed = [] if policy is None else SitePolicy.load(policy).limits.apps
+    if given and listed:
+        raise InputError("--app-digest is given, and the policy lists apps: give one of them")
+    if policy is not None and not (given or listed):
+        raise InputError("--app-digest or `apps` in the policy is missing")
+    return given or listed
 
 
 def node_arguments(policy: Path, arguments: Sequence[str]) -> list[str]:

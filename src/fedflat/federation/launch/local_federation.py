@@ -18,13 +18,14 @@ import tomli_w
 
 from ...experiments.spec import RunSpec
 from ...files import locked, system_errors, write_text
+from ..flower.approved_apps import app_digest
 from ..flower.client_reports import STATES
 from ..flower.directory import FederationDirectory
 from ..flower.event_log import read_events
 from ..flower.export import export
-from ..flower.programs import app_digest, log_in
 from ..flower.settings import NodeSettings, RunSettings
 from ..flower.study import Study
+from ..flower.superlink import log_in
 from ..membership import FederationError
 from .certificates import Certificates
 from .processes import Processes

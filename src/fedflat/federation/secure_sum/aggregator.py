@@ -29,7 +29,6 @@ from .keys import (
     Words,
     add_mask,
     agreed_key,
-    combined,
     derived,
     digest,
     new_secret,
@@ -53,6 +52,7 @@ from .messages import (
     summand_layout,
     threshold,
 )
+from .secret_sharing import combined
 
 STEPS = {KeysRequest: "training", SharesRequest: "sharing keys", MaskRequest: "masking", UnmaskRequest: "unmasking"}
 # The largest drift that an honest client is assumed to have, as a multiple of the initial model's norm.

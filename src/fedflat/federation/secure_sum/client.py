@@ -15,7 +15,6 @@ from .keys import (
     WORD,
     add_mask,
     agreed_key,
-    create_shares,
     derived,
     digest,
     new_secret,
@@ -41,9 +40,10 @@ from .messages import (
     separated,
     threshold,
 )
+from .secret_sharing import create_shares
 from .session import Session, SessionFolder, UnmaskedRounds
 
-SHARE_BYTES = 52  # of a share of one secret: 4 for Flower's index, and 48 for the secret padded to a multiple of 16
+SHARE_BYTES = 52  # of a share of one secret: 4 for its index, and 48 for the secret padded to a multiple of 16
 # The purposes for which keys are derived.
 MASK = "fedflat secure sum: mask"
 CHANNEL = "fedflat secure sum: channel"

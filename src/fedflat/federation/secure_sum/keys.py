@@ -1,16 +1,12 @@
-"""The cryptography of a secure sum: keys, sealed messages, masks, and secrets that are combined from shares."""
+"""The cryptography of a secure sum: keys, sealed messages and masks."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from Crypto.Protocol.SecretSharing import Shamir, _Element
-from Crypto.Util.Padding import pad, unpad
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -29,8 +25,6 @@ SEAL_BYTES = NONCE_BYTES + 16  # the length of a sealed message minus that of it
 Words = NDArray[np.uint64]
 WORD = np.dtype("<u8")
 AT_ONCE = 2**17  # words that are masked at once; they stay in the processor's cache
-INDEX_BYTES, BLOCK = 4, 16  # a share has its index, and an element of GF(2**128) for each block
-Element: Any = _Element  # of GF(2**128); the library's annotations are wrong
 
 
 def new_secret() -> bytes:
@@ -96,52 +90,3 @@ def add_mask(words: Words, key: bytes, sign: Literal[1, -1]) -> None:
 def sign_of(mine: int, other: int) -> Literal[1, -1]:
     """Return the sign with which client `mine` adds the mask that it shares with `other`: 1 if `mine` is lower."""
     return 1 if mine < other else -1
-
-
-def create_shares(secret: bytes, threshold: int, number: int) -> list[bytes]:
-    """Split a secret into `number` shares; any `threshold` of them recover it (Shamir 1979).
-
-    A share has Flower's format: 4 bytes for its index, which counts from 1, and then a share of each block of the
-    padded secret.
-    """
-    padded, shares = pad(secret, BLOCK), [index.to_bytes(INDEX_BYTES, "little") for index in range(1, number + 1)]
-    for start in range(0, len(padded), BLOCK):
-        for index, share in Shamir.split(threshold, number, padded[start : start + BLOCK], ssss=False):
-            shares[index - 1] += share
-    return shares
-
-
-def combined(shares: Sequence[bytes]) -> bytes:
-    """Return the secret from `threshold` of its shares, as pycryptodome's `Shamir.combine` does.
-
-    Raises ValueError if the shares do not fit together.
-    """
-    if len({len(share) for share in shares}) != 1:
-        raise ValueError("shares are of several lengths")
-    factors = _factors(tuple(int.from_bytes(share[:INDEX_BYTES], "little") for share in shares))
-    padded = b""
-    for start in range(INDEX_BYTES, len(shares[0]), BLOCK):
-        terms = (Element(share[start : start + BLOCK]) * factor for share, factor in zip(shares, factors, strict=True))
-        padded += sum(terms, Element(0)).encode()
-    return unpad(padded, BLOCK)
-
-
-@lru_cache(maxsize=16)
-def _factors(indices: tuple[int, ...]) -> tuple[Any, ...]:
-    """Return the Lagrange factors of `indices`: a polynomial's values there, times the factors, sum to its value at 0.
-
-    For n clients, the factors take O(n^2) operations, and combining one secret with them takes O(n). They are cached,
-    because many secrets are combined from the shares of the same clients. Raises ValueError if two indices are equal,
-    or if an index is zero.
-    """
-    if len({0, *indices}) != len(indices) + 1:
-        raise ValueError("two shares have one index, or one has none")
-    points, found = [Element(index) for index in indices], []
-    for mine in points:
-        above, below = Element(1), Element(1)
-        for other in points:
-            if other is not mine:
-                above *= other
-                below *= mine + other
-        found.append(above * below.inverse())
-    return tuple(found)

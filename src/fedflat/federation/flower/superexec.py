@@ -1,0 +1,53 @@
+"""A SuperExec that runs approved apps only, and keeps the tokens of their tasks from other users of the machine.
+
+Flower's own executor starts any app. It also puts the token of a task on the command line of the process, where every
+user of the machine can read it; the token suffices to read the task's model and to write its result. Here the process
+reads the token from a file without a name.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from .approved_apps import checked_digests, refusal
+from .internals import Task, run_program, start_tasks_by
+
+
+def run_superexec(approved: Sequence[str], arguments: Sequence[str]) -> None:
+    """Run `flower-superexec` with these arguments, for approved apps only, until the process ends.
+
+    Raises InputError for a malformed digest, and if the check cannot be added to this version of Flower.
+    """
+    start_tasks_by(partial(start_approved, checked_digests(approved)))
+    run_program("flower-superexec", arguments)
+
+
+def start_approved(approved: frozenset[str], task: Task) -> str | None:
+    """Start a task, unless it is the server of an app that is not approved: then return the reason.
+
+    The SuperNode checks the apps of clients.
+    """
+    if task.is_server and task.app not in approved:
+        return refusal("server", task.app, approved)
+    with private_file(task.token.encode()) as token:
+        subprocess.Popen(  # noqa: S603 (Flower's own programs)
+            [*task.command, "--token-file", f"/dev/fd/{token}"], stdout=task.output, stderr=task.output,
+            pass_fds=[token],
+        )  # fmt: skip
+    return None
+
+
+@contextmanager
+def private_file(content: bytes) -> Iterator[int]:
+    """Write `content` to a file without a name, and yield its handle N.
+
+    A process that inherits the handle can read the file once, as /dev/fd/N.
+    """
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.seek(0)
+        yield file.fileno()
