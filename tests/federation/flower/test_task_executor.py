@@ -12,6 +12,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResultStatus
 
 from fedflat.federation.flower import programs
+from fedflat.federation.flower.client_process import ClientProcesses
 from fedflat.federation.flower.programs import ApprovedExecutor, checked_digests, private_file, run_supernode
 from support.flower_fixtures import failing
 
@@ -40,15 +41,23 @@ def test_a_server_app_that_is_not_approved_is_not_started(started: list[list[str
     assert started == []
 
 
-@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, task_type=TaskType.CLIENT_APP, fab_hash=None, insecure=True)])
+@pytest.mark.parametrize("insecure", [False, True])
 def test_an_approved_one_is_started_and_its_token_is_not_on_the_command_line(
-    started: list[list[str]], spec: ExecutionSpec
+    started: list[list[str]], insecure: bool
 ) -> None:
-    assert ApprovedExecutor(frozenset({f"sha256:{APPROVED}"})).launch(spec).status is LaunchResultStatus.ACCEPTED
+    executor, spec = ApprovedExecutor(frozenset({f"sha256:{APPROVED}"})), replace(SPEC, insecure=insecure)
+    assert executor.launch(spec).status is LaunchResultStatus.ACCEPTED
     [words] = started
     assert Path(words[0]).name == spec.task_type
     assert [word for word in words if TOKEN in word] == []
-    assert ("--insecure" in words, "--root-certificates" in words) == (spec.insecure, not spec.insecure)
+    assert ("--insecure" in words, "--root-certificates" in words) == (insecure, not insecure)
+
+
+def test_a_client_is_started_with_its_token_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[tuple[list[str], str]] = []
+    monkeypatch.setattr(ClientProcesses, "run", lambda self, words, token: runs.append((words, token)))
+    ApprovedExecutor(frozenset()).launch(replace(SPEC, task_type=TaskType.CLIENT_APP, fab_hash=None, insecure=True))
+    assert runs == [(["--runtime-api-address", "127.0.0.1:1", "--insecure", "--parent-pid", "1"], TOKEN)]
 
 
 def test_only_apps_are_started() -> None:

@@ -56,6 +56,7 @@ from flwr.supernode.cli import flower_supernode
 
 from ...core.errors import InputError
 from ...files import read_text, system_errors
+from .client_process import ClientProcesses
 
 LEAST_SECRET = 32  # characters: 128 bits in hexadecimal
 LOADER = "load_control_authn_plugin"  # the function of Flower that is replaced
@@ -144,7 +145,7 @@ class ApprovedExecutor(SubprocessExecutor):
 
     def __init__(self, approved: frozenset[str]) -> None:
         """Accept servers of the apps with these digests."""
-        self._approved = approved
+        self._approved, self._clients = approved, ClientProcesses()
 
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
@@ -156,12 +157,21 @@ class ApprovedExecutor(SubprocessExecutor):
         if spec.task_type is TaskType.SERVER_APP and found not in self._approved:
             return LaunchResult.failed(f"this server was sent the app {found}, and runs only "
                                        f"{' or '.join(sorted(self._approved))}")  # fmt: skip
+        if spec.task_type is TaskType.CLIENT_APP:
+            self._clients.run(_program(spec)[1:], spec.token)
+            return LaunchResult.accepted()
         output = subprocess.DEVNULL if spec.suppress_output else None
         with private_file(spec.token.encode()) as token:
             subprocess.Popen(  # noqa: S603 (Flower's own programs)
                 [*_program(spec), "--token-file", f"/dev/fd/{token}"], stdout=output, stderr=output, pass_fds=[token]
             )
         return LaunchResult.accepted()
+
+    def reconcile(self) -> None:
+        self._clients.prepare()
+
+    def close(self) -> None:
+        self._clients.close()
 
 
 def _program(spec: ExecutionSpec) -> list[str]:
