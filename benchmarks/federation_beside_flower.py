@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -39,13 +39,13 @@ def main() -> None:
     arguments.add_argument("--turns", type=int, default=2, help="runs of each side, in turns")
     arguments.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     arguments.add_argument("--clients", nargs="+", type=int, default=list(CLIENTS))
-    arguments.add_argument("--out", type=Path, help="JSON file whose key `beside` is replaced")
+    arguments.add_argument("--out", type=Path, required=True, help="JSON file; cases that are not measured stay in it")
     given = arguments.parse_args()
-    found = [beside(size, clients, given.rounds, given.turns) for clients in given.clients for size in given.sizes]
-    content = json.loads(given.out.read_text()) if given.out and given.out.exists() else {}
-    content |= {"beside": {"machine": machine(), "cases": found}}
-    text = json.dumps(content, indent=1) + "\n"
-    given.out.write_text(text) if given.out else print(text)
+    for clients, size in product(given.clients, given.sizes):
+        found = beside(size, clients, given.rounds, given.turns)
+        content = json.loads(given.out.read_text()) if given.out.exists() else {}
+        content.setdefault("beside", {})[f"{size}, {clients} clients"] = found | {"machine": machine()}
+        given.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def beside(size: str, clients: int, rounds: int, turns: int) -> dict[str, Any]:
