@@ -232,6 +232,7 @@ def deploy_parts() -> dict[str, str]:
         "run settings": measured.settings_table(RunSettings).markdown(),
         "node settings": measured.settings_table(NodeSettings).markdown(),
         "cost": of_file("federation.json", measured.federation_cost_table),
+        "beside": of_file("federation.json", measured.beside_flower_table, "beside"),
         "kills": of_file("federation.json", measured.kills_table),
     }
 
