@@ -74,12 +74,15 @@ def spec_of(hidden: list[int], rounds: int) -> RunSpec:
 
 def timed(hidden: list[int], rounds: int, **settings: Any) -> dict[str, Any]:
     """Return seconds of the rounds after the first, with some of the run's settings changed."""
-    sizes = [64, *hidden, 10]
-    parameters = sum((before + 1) * after for before, after in pairwise(sizes))
     spec = spec_of(hidden, rounds)
     with tempfile.TemporaryDirectory() as place, submitted(Path(place), spec, True, **settings) as (_, events):
         times = [seconds_of(event) for event in printed(events) if event["event"] == "round"]
-    return {"parameters": parameters, "seconds": [after - before for before, after in pairwise(times)]}
+    return {"parameters": parameters_of(hidden), "seconds": [after - before for before, after in pairwise(times)]}
+
+
+def parameters_of(hidden: list[int]) -> int:
+    """Return the number of parameters of a perceptron for digits."""
+    return sum((before + 1) * after for before, after in pairwise([64, *hidden, 10]))
 
 
 def killed(kill: Callable[[LocalFederation, threading.Event], None], rounds: int, secure: bool) -> dict[str, Any]:
@@ -138,8 +141,9 @@ def submitted(
 ) -> Iterator[tuple[LocalFederation, Iterator[dict[str, Any]]]]:
     """Submit a run of `spec` to a federation, and give its folders and the events of the run."""
     out = folder / "out"
-    export(spec, RunSettings(clients=CLIENTS, out=str(out), deadline=DEADLINE, **settings), folder / "app")
-    nodes = {f"client-{i}": {"partition-id": i, "state": str(folder / "state")} for i in range(CLIENTS)}
+    clients = spec.data.clients
+    export(spec, RunSettings(clients=clients, out=str(out), deadline=DEADLINE, **settings), folder / "app")
+    nodes = {f"client-{i}": {"partition-id": i, "state": str(folder / "state")} for i in range(clients)}
     with LocalFederation(folder / "flower", nodes, secure, approved=lambda: [app_digest(folder / "app")]) as federation:
         federation.submit(folder / "app", out)
         yield federation, follow(out)

@@ -235,6 +235,7 @@ def deploy_parts() -> dict[str, str]:
         "node settings": measured.settings_table(NodeSettings).markdown(),
         "policy": measured.settings_table(SiteLimits).markdown(),
         "cost": of_file("federation.json", measured.federation_cost_table),
+        "beside": of_file("federation.json", measured.beside_flower_table, "beside"),
         "kills": of_file("federation.json", measured.kills_table),
     }
 

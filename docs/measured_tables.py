@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from pydantic import BaseModel
@@ -182,6 +183,21 @@ def federation_cost_table(content: Content) -> Table:
     return Table(("model", "parameters", "a round"), [
         (size, f"{case['parameters']:,}", _seconds(case["seconds"])) for size, case in content["rounds"].items()
     ])  # fmt: skip
+
+
+def beside_flower_table(content: Content) -> Table:
+    """Return seconds of a round of plain Flower and of fedflat, with the ratio of all turns and of each."""
+    titles = ("clients", "model", "parameters", "plain Flower", "fedflat", "ratio", "load")
+    return Table(titles, [_beside(case) for case in content["beside"].values()])
+
+
+def _beside(case: Content) -> tuple[str, ...]:
+    sides = [case["flower"], case["fedflat"]]
+    plain, ours = [Spread.of([time for turn in turns for time in turn]) for turns in sides]
+    ratios = sorted(median(ours) / median(plain) for plain, ours in zip(*sides, strict=True))
+    ratio = f"{ours.median / plain.median:.2f} [{ratios[0]:.2f}, {ratios[-1]:.2f}]"
+    load = f"{min(case['load']):.0f} to {max(case['load']):.0f}"
+    return str(case["clients"]), case["size"], f"{case['parameters']:,}", seconds(plain), seconds(ours), ratio, load
 
 
 def kills_table(content: Content) -> Table:

@@ -69,8 +69,10 @@ def close(a: Tensor, b: Tensor, tolerance: float) -> bool:
     """
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
+    if a.is_meta or torch.equal(a, b):  # without NaN; several times as fast
+        return True
     scale = float(b.nan_to_num(0.0, 0.0, 0.0).abs().max()) if tolerance and b.numel() else 0.0
-    return a.is_meta or torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 
 
 def leaves_of(result: Tensor) -> Iterator[Tensor]:

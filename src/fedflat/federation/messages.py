@@ -70,8 +70,8 @@ def _unpack_tensor(name: str, width: int, dtype: torch.dtype, packed: PackedTens
             raise RefusedError(f"{name}: {what} is {quoted(found[what])}, expected {value}")
     # Copied, because the received bytes are read-only and may not be aligned.
     x = torch.from_numpy(np.frombuffer(packed.data, DTYPES[dtype]).astype(DTYPES[dtype][1:]))
-    broken = int((~torch.isfinite(x)).sum())
-    if broken:
+    if not all(end.isfinite() for end in x.aminmax()):  # NaN if one number is; many times as fast as looking at each
+        broken = int((~torch.isfinite(x)).sum())
         raise RefusedError(f"{name}: {broken:,} of {width:,} numbers are NaN or infinite")
     return x
 

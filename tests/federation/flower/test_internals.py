@@ -146,7 +146,7 @@ def test_a_superlink_asks_our_check(monkeypatch: pytest.MonkeyPatch) -> None:
     assert access.validate_tokens_in_metadata([("flwr-oidc-access-token", "token")])[0]
 
 
-def test_a_superexec_starts_its_tasks_by_our_function(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_superexec_leaves_its_tasks_to_our_starter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower's own loop, with a SuperLink that has one task."""
     task = TaskProto(task_id=1, run_id=7, type=TaskType.SERVER_APP, fab_hash="a" * 64)
     answers = iter([AcquireTaskResponse(task=task, token="the token")])
@@ -166,10 +166,24 @@ def test_a_superexec_starts_its_tasks_by_our_function(monkeypatch: pytest.Monkey
     monkeypatch.setattr(program.RuntimeHttpClient, "from_server_address", lambda **_: Client())
     monkeypatch.setattr(program, "register_signal_handlers", lambda **_: None)
     monkeypatch.setattr(program.time, "sleep", lambda seconds: None)
-    start_tasks_by(started.append)
+    called: list[str] = []
+
+    class Starter:
+        def start(self, task: Task) -> None:
+            started.append(task)
+
+        def prepare(self) -> None:
+            called.append("prepare")
+
+        def close(self) -> None:
+            called.append("close")
+
+    start_tasks_by(Starter())
     with pytest.raises(StopError):
         program.run_superexec("127.0.0.1:1", insecure=True)
     [one] = started
+    assert called.count("prepare") >= 1
+    assert called[-1] == "close"
     assert (one.token, one.is_server, one.app) == ("the token", True, f"sha256:{'a' * 64}")
     assert "the token" not in one.command
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,9 @@ from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResultStatus
 
 from fedflat.federation.flower import superexec
 from fedflat.federation.flower.approved_apps import checked_digests
+from fedflat.federation.flower.client_process import ClientProcesses
 from fedflat.federation.flower.internals import TaskExecutor
-from fedflat.federation.flower.superexec import private_file, start_approved
+from fedflat.federation.flower.superexec import ApprovedTasks, private_file
 from fedflat.federation.flower.supernode import run_supernode
 from support.flower_fixtures import failing
 
@@ -29,7 +29,7 @@ SPEC = ExecutionSpec(
 
 
 def executor(*approved: str) -> TaskExecutor:
-    return TaskExecutor(partial(start_approved, frozenset(approved)))
+    return TaskExecutor(ApprovedTasks(frozenset(approved)))
 
 
 @pytest.fixture
@@ -48,15 +48,23 @@ def test_a_server_app_that_is_not_approved_is_not_started(started: list[list[str
     assert started == []
 
 
-@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, task_type=TaskType.CLIENT_APP, fab_hash=None, insecure=True)])
+@pytest.mark.parametrize("insecure", [False, True])
 def test_an_approved_one_is_started_and_its_token_is_not_on_the_command_line(
-    started: list[list[str]], spec: ExecutionSpec
+    started: list[list[str]], insecure: bool
 ) -> None:
+    spec = replace(SPEC, insecure=insecure)
     assert executor(f"sha256:{APPROVED}").launch(spec).status is LaunchResultStatus.ACCEPTED
     [words] = started
     assert Path(words[0]).name == spec.task_type
     assert [word for word in words if TOKEN in word] == []
-    assert ("--insecure" in words, "--root-certificates" in words) == (spec.insecure, not spec.insecure)
+    assert ("--insecure" in words, "--root-certificates" in words) == (insecure, not insecure)
+
+
+def test_a_client_is_started_with_its_token_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[tuple[list[str], str]] = []
+    monkeypatch.setattr(ClientProcesses, "run", lambda self, words, token: runs.append((words, token)))
+    executor().launch(replace(SPEC, task_type=TaskType.CLIENT_APP, fab_hash=None, insecure=True))
+    assert runs == [(["--runtime-api-address", "127.0.0.1:1", "--insecure", "--parent-pid", "1"], TOKEN)]
 
 
 def test_only_apps_are_started() -> None:

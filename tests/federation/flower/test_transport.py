@@ -276,3 +276,14 @@ def test_before_the_beginning_the_log_says_who_has_come(tmp_path: Path, monkeypa
         federation.serve()
     came = [f"client-{i}" for i in (0, 1, 3, 4)]
     assert [event["came"] for event in federation.events("waiting for clients")] == [came] * 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "left", "pause"), [(0.01, 60, 0.25), (0.2, 60, 0.8), (9.0, 60, 2.0), (9.0, 1.25, 1.0), (9.0, 0.1, 0.25)]
+)
+def test_checks_that_take_longer_come_less_often_and_one_comes_before_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, left: float, pause: float
+) -> None:
+    monkeypatch.setattr(transport, "POLL_SECONDS", 0.25)
+    monkeypatch.setattr(transport, "SCAN_SECONDS", 2.0)
+    assert transport.pause_after(seconds, left) == pytest.approx(pause)

@@ -31,7 +31,7 @@ from functools import cache, wraps
 from importlib import import_module, metadata
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from packaging.specifiers import SpecifierSet
 
@@ -140,11 +140,17 @@ ASSEMBLING = ReplacedFunction(
 REPLACED = (ACCOUNT_CHECK, EXECUTOR, RECEIVING, PULLING, ASSEMBLING)
 
 
+def load_program(name: str) -> Callable[[], None]:
+    """Import one of Flower's programs; return the function that runs it with the arguments in `sys.argv`."""
+    (program,) = metadata.entry_points(group="console_scripts", name=name)
+    loaded: Callable[[], None] = program.load()
+    return loaded
+
+
 def run_program(name: str, arguments: Sequence[str]) -> None:
     """Run one of Flower's programs in this process, until the process ends."""
-    (program,) = metadata.entry_points(group="console_scripts", name=name)
     sys.argv = [name, *arguments]
-    program.load()()
+    load_program(name)()
 
 
 # The SuperLink's control API
@@ -208,12 +214,24 @@ class Task:
     output: int | None  # of the process, as `subprocess.Popen` takes it
 
 
-class TaskExecutor(SubprocessExecutor):
-    """An executor that starts the tasks of servers and clients by a function, and asks for no others."""
+class TaskStarter(Protocol):
+    """What starts the tasks of a SuperExec."""
 
-    def __init__(self, start: Callable[[Task], str | None]) -> None:
-        """start: starts a task, or returns the reason why it does not."""
-        self._start = start
+    def start(self, task: Task) -> str | None:
+        """Start a task, or return the reason why not."""
+
+    def prepare(self) -> None:
+        """Prepare for the next task; is called often."""
+
+    def close(self) -> None:
+        """End what has been prepared."""
+
+
+class TaskExecutor(SubprocessExecutor):
+    """An executor that leaves the tasks of servers and clients to a `TaskStarter`, and asks for no others."""
+
+    def __init__(self, starter: TaskStarter) -> None:
+        self._starter = starter
 
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
@@ -222,8 +240,14 @@ class TaskExecutor(SubprocessExecutor):
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         is_server, output = spec.task_type is TaskType.SERVER_APP, subprocess.DEVNULL if spec.suppress_output else None
-        problem = self._start(Task(_command(spec), spec.token, is_server, f"sha256:{spec.fab_hash}", output))
+        problem = self._starter.start(Task(_command(spec), spec.token, is_server, f"sha256:{spec.fab_hash}", output))
         return LaunchResult.accepted() if problem is None else LaunchResult.failed(problem)
+
+    def reconcile(self) -> None:
+        self._starter.prepare()
+
+    def close(self) -> None:
+        self._starter.close()
 
 
 def _command(spec: ExecutionSpec) -> list[str]:
@@ -237,10 +261,10 @@ def _command(spec: ExecutionSpec) -> list[str]:
     return words if spec.parent_pid is None else [*words, "--parent-pid", str(spec.parent_pid)]
 
 
-def start_tasks_by(start: Callable[[Task], str | None]) -> None:
-    """Make a SuperExec in this process start its tasks by `start`, which returns a reason if it does not."""
+def start_tasks_by(starter: TaskStarter) -> None:
+    """Make a SuperExec in this process leave its tasks to `starter`."""
     EXECUTOR.original()
-    EXECUTOR.replace(lambda *_, **__: TaskExecutor(start))
+    EXECUTOR.replace(lambda *_, **__: TaskExecutor(starter))
 
 
 # The SuperNode's apps and address

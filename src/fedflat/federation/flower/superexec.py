@@ -11,9 +11,9 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 from .approved_apps import checked_digests, refusal
+from .client_process import ClientProcesses
 from .internals import Task, run_program, start_tasks_by
 
 
@@ -22,23 +22,37 @@ def run_superexec(approved: Sequence[str], arguments: Sequence[str]) -> None:
 
     Raises InputError for a malformed digest, and if the check cannot be added to this version of Flower.
     """
-    start_tasks_by(partial(start_approved, checked_digests(approved)))
+    start_tasks_by(ApprovedTasks(checked_digests(approved)))
     run_program("flower-superexec", arguments)
 
 
-def start_approved(approved: frozenset[str], task: Task) -> str | None:
-    """Start a task, unless it is the server of an app that is not approved: then return the reason.
+class ApprovedTasks:
+    """Starts servers of approved apps, and clients, whose apps the SuperNode has checked."""
 
-    The SuperNode checks the apps of clients.
-    """
-    if task.is_server and task.app not in approved:
-        return refusal("server", task.app, approved)
-    with private_file(task.token.encode()) as token:
-        subprocess.Popen(  # noqa: S603 (Flower's own programs)
-            [*task.command, "--token-file", f"/dev/fd/{token}"], stdout=task.output, stderr=task.output,
-            pass_fds=[token],
-        )  # fmt: skip
-    return None
+    def __init__(self, approved: frozenset[str]) -> None:
+        self._approved, self._clients = approved, ClientProcesses()
+
+    def start(self, task: Task) -> str | None:
+        """Start a task, unless it is the server of an app that is not approved: then return the reason."""
+        if not task.is_server:
+            self._clients.run(task.command[1:], task.token)
+            return None
+        if task.app not in self._approved:
+            return refusal("server", task.app, self._approved)
+        with private_file(task.token.encode()) as token:
+            subprocess.Popen(  # noqa: S603 (Flower's own programs)
+                [*task.command, "--token-file", f"/dev/fd/{token}"], stdout=task.output, stderr=task.output,
+                pass_fds=[token],
+            )  # fmt: skip
+        return None
+
+    def prepare(self) -> None:
+        """Start the process of the next message of a client, if the last one has ended."""
+        self._clients.prepare()
+
+    def close(self) -> None:
+        """End the process that waits."""
+        self._clients.close()
 
 
 @contextmanager

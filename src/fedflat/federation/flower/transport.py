@@ -16,7 +16,8 @@ from ..messages import Failure, RefusedError, TrainRequest
 from .message_queue import NODE_GONE, MessageQueue, SentMessage
 from .records import SumRequest, read_client_info, read_reply, to_records, vector_bytes
 
-POLL_SECONDS = 0.25  # between two checks for replies
+POLL_SECONDS = 0.25  # between two checks for replies, at least
+PAUSES = 4.0  # seconds between two checks for each second that the last one took
 SCAN_SECONDS = 2.0  # between two requests for the list of connected nodes
 RETRY_SECONDS = 60.0  # until a node that was refused, or has not replied, is asked for its ClientInfo again
 QUERY_SECONDS = 300.0  # for a node to reply with its ClientInfo; the first time it loads its data
@@ -100,7 +101,9 @@ class FlowerTransport:
                 self._log_waiting(pending, len(requests))
             self._scan_nodes()
             self._send(pending, end)
+            began, found = monotonic(), False
             for sent, content in self._queue.collect():
+                found = True
                 if sent.kind == MessageType.QUERY:
                     self._register(sent.node, content)
                 elif (reply := self._reply(sent, content, pending.get(sent.client))) is not None:
@@ -109,7 +112,8 @@ class FlowerTransport:
             for client in self._absent(pending):
                 del pending[client]
                 yield client, Failure(f"it has been gone for {ABSENT_SECONDS:g} seconds")
-            sleep(POLL_SECONDS)
+            now = monotonic()
+            sleep(POLL_SECONDS if found else pause_after(now - began, end - now))
 
     def _send(self, pending: Mapping[str, PendingRequest], end: float) -> None:
         """Send each request to the client's node, unless it was sent there already."""
@@ -204,3 +208,12 @@ class FlowerTransport:
             if self._registry.register(node, info, self._nodes[node]):
                 return self._log_event("client", client=info.name, samples=info.samples, node=str(node))
         self._log_event("node refused", node=str(node), reason=self._registry.refused[node])
+
+
+def pause_after(seconds: float, left: float) -> float:
+    """Return how long to wait after a check that took `seconds` and found no reply, `left` seconds before the deadline.
+
+    Each check asks the network about every client, which costs it milliseconds for each. Another check comes just
+    before the deadline.
+    """
+    return max(POLL_SECONDS, min(PAUSES * seconds, SCAN_SECONDS, left - POLL_SECONDS))

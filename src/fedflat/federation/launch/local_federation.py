@@ -93,10 +93,7 @@ class LocalFederation:
             self._at_nodes = self._at_nodes or approved
             self.configure()
             self.start_superlink()
-            self.processes.start(
-                "superexec", *FEDFLAT, "superexec", *_flags(approved), "--runtime-api-address", self._address,
-                "--superexec-auth-secret-file", str(self._secret), *self._tls,
-            )  # fmt: skip
+            self.start_superexec(approved)
             for name in self._nodes:
                 if self._secure:  # only nodes whose keys the SuperLink knows can connect
                     public_key = f"{self.certificates.node_key(name)}.pub"
@@ -142,9 +139,17 @@ class LocalFederation:
             "--database", str(self.folder / DATABASE[0]), "--superexec-auth-secret-file", str(self._secret),
             "--disable-runtime-dependency-installation", *tls,
         )  # fmt: skip
-        self._wait_for_superlink()
+        self.wait_for_superlink()
 
-    def _wait_for_superlink(self) -> None:
+    def start_superexec(self, approved: Sequence[str]) -> None:
+        """Start the SuperExec, which runs servers of the approved apps."""
+        self.processes.start(
+            "superexec", *FEDFLAT, "superexec", *_flags(approved), "--runtime-api-address", self._address,
+            "--superexec-auth-secret-file", str(self._secret), *self._tls,
+        )  # fmt: skip
+
+    def wait_for_superlink(self) -> None:
+        """Wait until the SuperLink is ready. Raises FederationError if it does not become ready."""
         url = f"{'https' if self._secure else 'http'}://{self._address}/health"
         tls = ssl.create_default_context(cafile=self.certificates.authority) if self._secure else False
         end = monotonic() + START_SECONDS
@@ -158,13 +163,17 @@ class LocalFederation:
 
     def start_node(self, name: str) -> None:
         """Start a client's SuperNode."""
-        port = self._node_ports[list(self._nodes).index(name)]
         config = " ".join(f"{key}={json.dumps(value)}" for key, value in self._nodes[name].items())
         key = ("--auth-supernode-private-key", str(self.certificates.node_key(name))) if self._secure else ()
         self.processes.start(
             name, *FEDFLAT, "node", *_flags(self._at_nodes), "--superlink", self._address, "--host", HOST,
-            "--port", str(port), "--node-config", config, *key, *self._tls,
+            "--port", str(self.port_of(name)), "--node-config", config, *key, *self._tls,
         )  # fmt: skip
+
+    def port_of(self, name: str) -> int:
+        """Return the port on which a client's SuperNode listens."""
+        port: int = self._node_ports[list(self._nodes).index(name)]
+        return port
 
     def submit(self, app: Path, out: Path) -> SubmittedRun:
         """Start a run of the app in the folder `app`. The run's server writes to the folder `out`.
