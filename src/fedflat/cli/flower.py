@@ -16,6 +16,7 @@ import typer
 from ..core.errors import InputError, MissingPackageError, shortened
 from ..core.object_references import allow_code
 from ..experiments.interrupt import Interrupted, signals_handled_by
+from ..federation.flower.json_logs import set_up_logs
 from ..federation.terms import SETTINGS, key_of
 from ..operating_system import refuse_on_windows
 from ..reports.text_table import literal
@@ -198,6 +199,7 @@ def run_node(
         from ..federation.flower.site_policy import approved_apps, node_arguments
         from ..federation.flower.supernode import run_supernode
     apps = approved_apps(app_digest or [], policy)
+    set_up_logs()
     run_supernode(apps, context.args if policy is None else node_arguments(policy, context.args))
 
 
@@ -216,6 +218,7 @@ def run_superlink(
     """
     with _flower_imports():
         from ..federation.flower import superlink
+    set_up_logs()
     superlink.run_superlink(control_secret_file, context.args)
 
 
@@ -227,6 +230,7 @@ def run_superexec(context: typer.Context, app_digest: DigestOption) -> None:
     """
     with _flower_imports():
         from ..federation.flower import superexec
+    set_up_logs()
     superexec.run_superexec(app_digest, context.args)
 
 

@@ -17,6 +17,8 @@ from importlib import import_module
 from importlib.metadata import distributions
 from pathlib import Path
 
+from .json_logs import set_up_logs
+
 PACKAGES = ("fedflat", "flwr", "torch")
 CLIENT = "flwr-clientapp"
 PROGRAM = ("-P", "-m", __name__)  # arguments of the interpreter
@@ -85,6 +87,7 @@ def main() -> None:
     updated in the meantime, this process begins again, with their new versions.
     """
     gc.disable()  # importing torch with it takes half as long again
+    set_up_logs()
     run = _imported()
     gc.freeze()
     gc.enable()

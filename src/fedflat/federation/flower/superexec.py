@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from .approved_apps import checked_digests, refusal
 from .client_process import ClientProcesses
 from .internals import Task, run_program, start_tasks_by
+from .json_logs import launcher
 
 
 def run_superexec(approved: Sequence[str], arguments: Sequence[str]) -> None:
@@ -41,8 +42,8 @@ class ApprovedTasks:
             return refusal("server", task.app, self._approved)
         with private_file(task.token.encode()) as token:
             subprocess.Popen(  # noqa: S603 (Flower's own programs)
-                [*task.command, "--token-file", f"/dev/fd/{token}"], stdout=task.output, stderr=task.output,
-                pass_fds=[token],
+                [*launcher(task.command[0]), *task.command, "--token-file", f"/dev/fd/{token}"], stdout=task.output,
+                stderr=task.output, pass_fds=[token],
             )  # fmt: skip
         return None
 
