@@ -90,7 +90,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
             time.sleep(0.5)
             with running(out, 1, log) as other:
                 assert other.wait(LIMIT) == 2
-            wait_for("a client's task", lambda: any("flwr-clientapp" in command_line(one) for one in processes_of(out)))
+            wait_for("a client's task", lambda: any("client_process" in command_line(one) for one in processes_of(out)))
             programs = {process: command_line(process) for process in processes_of(out)}
             listeners = listening_sockets(programs)
             accepted = what_another_user_gets(out, programs, listeners) if os.geteuid() == 0 else {}
@@ -196,7 +196,7 @@ def test_what_listens_is_what_the_page_of_threats_says(deployment: Deployment) -
 @linux
 def test_no_command_line_tells_a_token_or_a_secret(deployment: Deployment) -> None:
     """Every user of the machine can read the command lines of all processes."""
-    tasks = [words for words in deployment.programs.values() if "flwr-serverapp" in words or "flwr-clientapp" in words]
+    tasks = [words for words in deployment.programs.values() if "flwr-serverapp" in words or "client_process" in words]
     assert len(tasks) >= 2
     assert [words for words in tasks if "--token-file /dev/fd/" not in words] == []
     secrets = [path.read_text() for path in (deployment.out / "flower").glob("*.secret")]
