@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from prometheus_client import generate_latest
 from safetensors.torch import load_file
 
 from fedflat.core.errors import InputError
 from fedflat.experiments.spec import RunSpec
 from fedflat.federation.flower.directory import FederationDirectory
 from fedflat.federation.flower.export import export
+from fedflat.federation.flower.metrics import FederationCollector
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.reports.federation import FederationData, write_federation_page
 from fedflat.rounds.accountant import epsilon
@@ -52,6 +55,9 @@ def test_it_has_the_bits_of_the_private_simulation(tmp_path: Path, method: str) 
     assert f" at epsilon {spent:.3g}. " in data.headline
     page = write_federation_page(data, tmp_path / "page").read_text()
     assert "this page names who took part" in page
+    served = generate_latest(FederationCollector(federation.out)).decode()
+    assert f"fedflat_epsilon {rounds[-1]['epsilon']}" in served
+    assert not re.search(r"client-\d|replies|bytes|last_round_clients", served), "nothing tells who took part"
 
 
 @pytest.mark.parametrize("noise", ["seeded-not-private", "system"])

@@ -46,6 +46,7 @@ class FederationState:
     planned: int  # rounds
     events: Sequence[Mapping[str, Any]]
     ejected: int
+    is_private: bool = False  # then nothing is served that depends on who took part
 
     @classmethod
     def read(cls, path: Path) -> FederationState:
@@ -55,7 +56,8 @@ class FederationState:
             raise InputError(f"{path} holds no federation")
         absent = Ejections(path).read() if directory.has_begun else {}
         ejected = sum(not absence.left for absence in absent.values())
-        return cls(directory.spec().rounds, list(read_events(path)), ejected)
+        spec = directory.spec()
+        return cls(spec.rounds, list(read_events(path)), ejected, spec.privacy is not None)
 
     @property
     def rounds(self) -> list[Mapping[str, Any]]:
@@ -89,7 +91,7 @@ class FederationState:
         if self.last["event"] == "finished":
             return True, f"finished after {len(self.rounds)} rounds"
         if self.last["event"] == "failed":
-            return False, f"failed: {self.last.get('reason', '')}"
+            return False, "failed" if self.is_private else f"failed: {self.last.get('reason', '')}"
         silent = now - _seconds(self.last)
         done = f"{len(self.rounds)} of {self.planned} rounds are done, the last event is {silent:.0f} seconds old"
         return silent <= self.patience, done if silent <= self.patience else f"stalled: {done}"
@@ -115,17 +117,24 @@ class FederationCollector(Collector):
             yield _gauge("last_event_timestamp_seconds", "time of the last event", _seconds(state.last))
         if rounds:
             yield _gauge("last_round_timestamp_seconds", "time of the last round's end", _seconds(rounds[-1]))
-            yield _gauge("last_round_clients", "clients in the mean of the last round", len(rounds[-1]["counted"]))
             yield from (
                 _gauge(name, meaning, rounds[-1][name]) for name, meaning in GAUGES.items() if name in rounds[-1]
             )
         yield _counter("round_failures", "attempts at a round that failed", kinds["round failed"])
         yield _counter("nodes_refused", "refusals of nodes that wanted to register", kinds["node refused"])
-        for name in ("bytes_sent", "bytes_received"):
-            total = sum(event.get(name, 0) for event in state.events if event["event"] == ROUND)
-            yield _counter(name, "vectors in messages of completed rounds", total)
-        for name, key in (("replies_counted", "counted"), ("replies_missing", "missing")):
-            yield _by_client(name, Counter(client for event in rounds for client in event[key]))
+        if not state.is_private:
+            yield from _participation(rounds)
+
+
+def _participation(rounds: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    """Yield what depends on who took part in the rounds with these events."""
+    if rounds:
+        yield _gauge("last_round_clients", "clients in the mean of the last round", len(rounds[-1]["counted"]))
+    for name in ("bytes_sent", "bytes_received"):
+        total = sum(event.get(name, 0) for event in rounds)
+        yield _counter(name, "vectors in messages of completed rounds", total)
+    for name, key in (("replies_counted", "counted"), ("replies_missing", "missing")):
+        yield _by_client(name, Counter(client for event in rounds for client in event[key]))
 
 
 def serve(path: Path, host: str, port: int) -> WSGIServer:
