@@ -4,7 +4,7 @@ from .adapted import (
     Factors,
     adapted,
     adapted_network,
-    base_parameters,
+    base_shapes,
     by_turns,
     factors,
     kept_parameters,
@@ -15,6 +15,6 @@ from .adapted import (
 from .lora import LoRA
 
 __all__ = [
-    "Factors", "LoRA", "adapted", "adapted_network", "base_parameters", "by_turns", "factors", "kept_parameters",
+    "Factors", "LoRA", "adapted", "adapted_network", "base_shapes", "by_turns", "factors", "kept_parameters",
     "merged", "network_of", "with_bfloat16_base",
 ]  # fmt: skip

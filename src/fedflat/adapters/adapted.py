@@ -213,12 +213,15 @@ def merged(module: nn.Module, space: Space, w: Tensor) -> nn.Module:
     return made
 
 
-def base_parameters(module: nn.Module) -> int | None:
-    """Count the parameters that full fine-tuning of the base network would train; return None without adapters."""
+def base_shapes(module: nn.Module) -> tuple[tuple[int, ...], ...] | None:
+    """Return the shapes of the parameters that full fine-tuning of the base network would train.
+
+    Return None without adapters.
+    """
     if adapted_network(module) is None:
         return None
     added = (".lora_", ".modules_to_save.")  # `peft` keeps a head's original beside the trained copy
-    return sum(p.numel() for name, p in module.named_parameters() if not any(part in name for part in added))
+    return tuple(tuple(p.shape) for name, p in module.named_parameters() if not any(part in name for part in added))
 
 
 def with_bfloat16_base(module: nn.Module) -> nn.Module:

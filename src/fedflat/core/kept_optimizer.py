@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,22 +33,14 @@ class KeptOptimizer(EngineWrapper):
     @classmethod
     def of(cls, base: Method, descent: Descent, d: int) -> Method:
         """Wrap `base` for clients that train `d` parameters by `descent`; return `base` if that has no state."""
-        return base if descent.state is None else cls._made(base, descent.state, list(descent.state.widths(d).values()))
-
-    @classmethod
-    def _made(cls, base: Method, kind: type[Record], widths: list[int]) -> Self:
-        made = cls(base=base)
-        object.__setattr__(made, "kind", kind)  # no fields: they are neither settings nor compared
-        object.__setattr__(made, "widths", widths)
-        return made
+        if descent.state is None:
+            return base
+        return cls(base=base)._with(kind=descent.state, widths=list(descent.state.widths(d).values()))
 
     @property
     def optimizer_width(self) -> int:
         """The width of the state."""
         return sum(self.widths)
-
-    def fitted(self, shape: tuple[int, ...]) -> Self:
-        return self._made(self.base.fitted(shape), self.kind, self.widths)
 
     def init_client(self, down: Any) -> Any:
         nothing = down.w.new_zeros(*down.w.shape[:-1], self.optimizer_width)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, dataclass_transform
 
@@ -107,6 +108,8 @@ class Method(ABC):
     training: ClassVar[Literal["federated", "local", "centralised"]] = "federated"
     # Whether a round depends on the number of planned rounds, `ctx.rounds`: then a run cannot be extended later.
     depends_on_rounds: ClassVar[bool] = False
+    # The shapes of the model's parameters, in their order in a vector; empty until an engine calls `on_model`.
+    shapes: ClassVar[tuple[tuple[int, ...], ...]] = ()
 
     server: ClassVar[type[Record]]  # kept by the server between rounds; has a field `w`, the model
     client: ClassVar[type[Record]] = Nothing  # kept by each client between its rounds
@@ -144,6 +147,25 @@ class Method(ABC):
     def fitted(self, shape: tuple[int, ...]) -> Self:
         """Return the method for samples of `shape`: itself, unless a hyper-parameter depends on this shape."""
         return self
+
+    def on_model(self, shapes: tuple[tuple[int, ...], ...]) -> Self:
+        """Return the method for a model whose parameters have these `shapes`: a copy that has them as an attribute."""
+        return self._with(shapes=shapes)
+
+    @property
+    def tensors(self) -> int:
+        """The number of parameter tensors of the model, which is the width of a field that has a number for each."""
+        return len(self.shapes)
+
+    def check_model(self) -> None:  # noqa: B027 (most methods have nothing to check)
+        """Raise InputError, with the reason, if the method cannot work with a model of these `shapes`."""
+
+    def _with(self, **attributes: Any) -> Self:
+        """Return a copy with other attributes, which need not be fields: these are no settings and not compared."""
+        made = copy(self)
+        for name, value in attributes.items():
+            object.__setattr__(made, name, value)
+        return made
 
     def check_rounds(self, rounds: int) -> None:  # noqa: B027 (most methods have nothing to check)
         """Raise InputError, with the reason, if the method cannot work with this number of planned rounds."""

@@ -22,6 +22,7 @@ from .method import Context, Method
 from .records import Record
 from .user_code import check_record
 
+SHAPES = ((2, 4), (3,))  # of the parameters of the model
 D, CLIENTS = 11, 4
 STEPS = (5, 3, 3, 1)  # local steps of each client: uneven, in descending order
 
@@ -247,7 +248,12 @@ def a_mean_over_all_clients_is_marked(method: Method) -> None:
         )
 
 
-CONTRACT: dict[str, Callable[[Method], None]] = {
+def _on_model(check: Callable[[Method], None]) -> Callable[[Method], None]:
+    """Return the check for a method that knows the shapes of the small problem's model."""
+    return lambda method: check(method.on_model(SHAPES))
+
+
+_CHECKS: dict[str, Callable[[Method], None]] = {
     "shapes and dtypes are as declared, float32": partial(shapes_and_dtypes_are_as_declared, dtype=torch.float32),
     "shapes and dtypes are as declared, float64": partial(shapes_and_dtypes_are_as_declared, dtype=torch.float64),
     "a stack is its clients one by one": partial(a_stack_is_its_clients_one_by_one, momentum=0.0),
@@ -257,3 +263,4 @@ CONTRACT: dict[str, Callable[[Method], None]] = {
     "annotations of hooks are the class line": annotations_of_hooks_are_the_class_line,
     "a mean over all clients is marked": a_mean_over_all_clients_is_marked,
 }
+CONTRACT = {promise: _on_model(check) for promise, check in _CHECKS.items()}

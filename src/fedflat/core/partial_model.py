@@ -100,12 +100,11 @@ class PartialModel(EngineWrapper):
     @classmethod
     def of(cls, base: Method, parts: ModelDivision) -> Self:
         """Wrap `base` for a model that is divided into `parts`."""
-        made = cls(base=base)
-        object.__setattr__(made, "parts", parts)  # no field: it is neither a setting nor compared
-        return made
+        return cls(base=base)._with(parts=parts)
 
-    def fitted(self, shape: tuple[int, ...]) -> Self:
-        return self.of(self.base.fitted(shape), self.parts)
+    def on_model(self, shapes: tuple[tuple[int, ...], ...]) -> Self:
+        """Return the method for a model with these `shapes`; its base knows those of the parameters that are sent."""
+        return super().on_model(self.parts.sent_shapes(shapes))
 
     @property
     def kept_width(self) -> int:
@@ -230,6 +229,11 @@ class ModelDivision:
     kept: Tensor  # the initial parameters that stay, (kept,)
     initial: Tensor  # all initial running statistics, (s,)
     layers: tuple[slice, ...]  # of each parameter that is sent, among those
+    stays: tuple[bool, ...]  # whether each parameter stays
+
+    def sent_shapes(self, shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of the parameters that are sent, given those of all parameters."""
+        return tuple(shape for shape, stay in zip(shapes, self.stays, strict=True) if not stay)
 
 
 class _SentPart:

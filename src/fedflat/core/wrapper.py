@@ -37,6 +37,7 @@ class Wrapper(Method):
 
     weights: ClassVar[Any] = OfBase()
     training: ClassVar[Any] = OfBase()
+    shapes: ClassVar[Any] = OfBase()
     depends_on_rounds: ClassVar[Any] = OfBase()
     server: ClassVar[Any] = OfBase()
     client: ClassVar[Any] = OfBase()
@@ -67,7 +68,17 @@ class Wrapper(Method):
         return self.base.fresh_weight(down)
 
     def fitted(self, shape: tuple[int, ...]) -> Self:
-        return replace(self, base=self.base.fitted(shape))
+        return self._with(base=self.base.fitted(shape))
+
+    def on_model(self, shapes: tuple[tuple[int, ...], ...]) -> Self:
+        return self._with(base=self.base.on_model(shapes))
+
+    @property
+    def tensors(self) -> int:
+        return self.base.tensors
+
+    def check_model(self) -> None:
+        self.base.check_model()
 
     def check_rounds(self, rounds: int) -> None:
         self.base.check_rounds(rounds)
@@ -201,12 +212,7 @@ class Alternation(EngineWrapper):
         """
         if isinstance(base, Wrapper) or base.training == "local":
             raise InputError(f"adapter.mode = 'alternate' does not go with {label_of(base)}; use both or freeze_a")
-        made = cls(base=base)
-        object.__setattr__(made, "when", when)  # no field: it is neither a setting nor compared
-        return made
-
-    def fitted(self, shape: tuple[int, ...]) -> Self:
-        return self.of(self.base.fitted(shape), self.when)
+        return cls(base=base)._with(when=when)
 
     def moving(self, down: Any) -> Tensor:
         """Return the mask of coordinates that move, (*clients, d) bool."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, Self
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..adapters import LoRA, base_parameters
+from ..adapters import LoRA, base_shapes
 from ..core.errors import InputError, NonFiniteError
 from ..core.hyper import plain_numbers, takes_numbers
 from ..core.method import Context, Method
@@ -623,8 +624,11 @@ class Simulation:
     @property
     def message_bytes(self) -> tuple[int, int] | None:
         """Bytes that a client sends in a round, with adapters and in full fine-tuning; None without adapters."""
-        full, size = base_parameters(self.objective.module), self.server.w.element_size()
-        return None if full is None else (size * self._cost.up, size * method_cost(self.method, full).up)
+        shapes, size = base_shapes(self.objective.module), self.server.w.element_size()
+        if shapes is None:
+            return None
+        full = method_cost(self.method.on_model(shapes), sum(map(prod, shapes)))
+        return size * self._cost.up, size * full.up
 
     def settings(self) -> dict[str, Any]:
         """Return a table of the settings that determine the rounds.

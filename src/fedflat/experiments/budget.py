@@ -38,7 +38,14 @@ from ..files import SPEEDS, cache_folder, make_folder, read_json, write_atomical
 from ..metrics.accuracy import SAMPLES_AT_ONCE, score
 from ..models import build, parameter_count
 from ..rounds.aggregation import RunningMean
-from ..rounds.cost import MethodCost, compared_messages, full_passes_per_round, gradients_per_step, method_cost
+from ..rounds.cost import (
+    MethodCost,
+    compared_messages,
+    depends_on_shapes,
+    full_passes_per_round,
+    gradients_per_step,
+    method_cost,
+)
 from ..rounds.device import device_name, usable_device
 from ..rounds.local_training import Client
 from ..rounds.model_parts import method_of_run
@@ -141,10 +148,11 @@ def run_budget(spec: RunSpec) -> RunBudget:
     evaluated = -(-spec.rounds // spec.eval_every) * (_models(method, clients) * test + share * train) + train
     rule = spec.participation if spec.privacy is None else {"bernoulli": spec.privacy.rate}
     cohorts = _cohorts(json.dumps(rule), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
-    if spec.model.keep or spec.model.buffers or client.optimizer_state == "kept":
+    model = spec.model
+    if model.keep or model.buffers or client.optimizer_state == "kept" or depends_on_shapes(method):
         objective = Objective(spec.module(), buffers=spec.model.buffers)
         d = objective.space.d
-        method = method_of_run(method, objective, client, None, spec.model.buffers, spec.model.keep)
+        method = method_of_run(method, objective, client, None, model.buffers, model.keep)
         evaluated += -(-spec.rounds // spec.eval_every) * train if spec.model.keep else 0  # of clients' own models
     elif _is_made_for_real(spec):
         d = Space(spec.module()).d  # without parameters that an adapter freezes

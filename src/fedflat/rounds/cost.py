@@ -44,6 +44,11 @@ def compared_messages(with_adapter: float, full: float) -> str:
     return f"{with_adapter / 1e6:,.3g} MB{share}"
 
 
+def depends_on_shapes(method: Method) -> bool:
+    """Tell whether the cost of `method` depends on the shapes of a model's parameters, beside their number."""
+    return method_cost(method.on_model(((2,),)), 2) != method_cost(method.on_model(((1,), (1,))), 2)
+
+
 class VectorCost(MethodCost):
     """The cost of a method in model-sized vectors; scalars and short windows do not count, as in the papers."""
 
@@ -55,7 +60,7 @@ class VectorCost(MethodCost):
 
 def vector_cost(method: Method) -> VectorCost:
     """Compute the cost of `method` in model-sized vectors."""
-    cost = method_cost(method, _WIDE)
+    cost = method_cost(method.on_model(((1, _WIDE),)), _WIDE)
     return VectorCost(*(round(numbers / _WIDE) for numbers in (cost.down, cost.up, cost.client, cost.server)))
 
 
@@ -92,6 +97,7 @@ def _computed(method: Method, lr: float) -> list[Tensor]:
     """Return what the hooks of `method` compute from the same numbers, with two local steps of size `lr`."""
     if isinstance(method, EngineWrapper):
         return _computed(method.base, lr)
+    method = method.on_model(((3,),))
     w = torch.linspace(0.5, 1.5, 3, dtype=torch.float64)
     server = method.init_server(w).map(lambda x: x + 1)
     down = method.broadcast(server)
@@ -136,6 +142,7 @@ def _trial(method: Method, t: int = 0) -> _Trial:
     """
     if isinstance(method, EngineWrapper):  # its cost is that of its base, and it fits models of one size only
         return _trial(method.base, t)
+    method = method.on_model(((3,),))
     w, step, full = torch.ones(3), ObservedOracle(_Identity()), ObservedOracle(_Identity())
     down = method.broadcast(method.init_server(w))
     ctx = Context(t=t, lr=0.1, share=1.0, is_weight=w > 0, layers=(slice(0, 3),), full_grad=full)

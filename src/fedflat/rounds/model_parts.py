@@ -41,8 +41,10 @@ def method_of_run(
     """
     w = objective.space.flatten(objective.module)
     method = by_turns(method, adapter, objective.space, w.device)
-    method = with_parts(method, objective, buffers, keep)
-    return with_kept_state(method, client, len(w))
+    method = with_kept_state(with_parts(method, objective, buffers, keep), client, len(w))
+    method = method.on_model(tuple(tuple(shape) for shape in objective.space.shapes.values()))
+    method.check_model()
+    return method
 
 
 def with_parts(method: Method, objective: Objective, buffers: Buffers | None, keep: Sequence[str]) -> Method:
@@ -68,7 +70,7 @@ def with_parts(method: Method, objective: Objective, buffers: Buffers | None, ke
     sent = [size for size, stay in zip(objective.space.sizes, stays, strict=True) if not stay]
     layers = tuple(slice(*ends) for ends in pairwise(accumulate(sent, initial=0)))
     parts = ModelDivision(parameters, Division.of(list(sizes.values()), own), parameters.split(w)[1],
-                          w.new_empty(0) if initial is None else initial, layers)  # fmt: skip
+                          w.new_empty(0) if initial is None else initial, layers, tuple(stays))  # fmt: skip
     return PartialModel.of(method, parts)
 
 
