@@ -111,3 +111,12 @@ def test_weight_decay_inside_is_mixed_like_the_gradient(scope: str, share: float
     w, d = torch.tensor([2.0, -4.0]).double(), torch.tensor([1.0, 1.0]).double()
     after, _ = Descent(0.5, weight_decay=0.1, wd_scope=scope)(w, d, None, DirectionParts(fresh=0.25))
     torch.testing.assert_close(after, w - 0.5 * (d + share * 0.1 * w), rtol=0, atol=1e-15)
+
+
+def test_a_bound_on_gradients_measures_what_moves() -> None:
+    """Of (3, 4, 12) the first two move: their norm is 5, so all coordinates are divided by 5."""
+    g, moving = torch.tensor([[3.0, 4.0, 12.0]]), torch.tensor([True, True, False])
+    bound = Descent(0.5, max_norm=1.0, clip_scope="gradient").bound_on_gradients(moving)
+    torch.testing.assert_close(bound(g), g / 5)
+    assert Descent(0.5, max_norm=1.0).bound_on_gradients(moving) is None
+    assert Descent(0.5, clip_scope="gradient").bound_on_gradients(moving) is None

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedflat as ff
+from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.methods import find
 from support.problem import Problem, unit
@@ -50,7 +51,7 @@ def test_inside_and_outside_are_one_without_momentum(name: str) -> None:
     assert np.array_equal(*runs)
 
 
-@pytest.mark.parametrize("scope", ["full", "loss_only", "flsim"])
+@pytest.mark.parametrize("scope", ["full", "loss_only", "gradient", "flsim"])
 def test_what_is_clipped_in_feddyn(scope: str) -> None:
     p, alpha = Problem(), 0.5
     w, h = p.w0, np.zeros_like(p.w0)
@@ -64,6 +65,7 @@ def test_what_is_clipped_in_feddyn(scope: str) -> None:
                 d = {
                     "full": lambda g=g, v=v, w=w, i=i: clip(g + alpha * hi[i] + alpha * (v - w)),
                     "loss_only": lambda g=g, v=v, w=w, i=i: clip(g) + alpha * hi[i] + alpha * (v - w),
+                    "gradient": lambda g=g, v=v, w=w, i=i: clip(g) + alpha * hi[i] + alpha * (v - w),
                     "flsim": lambda g=g, v=v, w=w, i=i: clip(g + alpha * hi[i] - alpha * w) + alpha * v,
                 }[scope]()
                 v = p.step(v, d, p.lr(t))
@@ -72,6 +74,39 @@ def test_what_is_clipped_in_feddyn(scope: str) -> None:
         h = sum(hi) / p.N
         w = sum(ends) / len(ends) + h
     assert np.abs(simulate(p, find("FedDyn")(alpha=alpha), max_norm=BOUND, clip_scope=scope) - w).max() <= 1e-10
+
+
+def test_gradient_clips_each_gradient_before_the_method_sees_it() -> None:
+    """FedSpeed with one client a round mixes two gradients, so that clipping their mix is something else."""
+    p, rho, mix, alpha = Problem(cohorts=((0,), (1,), (0,))), 0.3, 0.4, 0.2
+    w, hi = p.w0, [np.zeros_like(p.w0) for _ in range(p.N)]
+    for t, (i,) in enumerate(p.cohorts):
+        v = w
+        for _ in range(p.K):
+            g = clip(p.grad(i, v))
+            sharp = clip(p.grad(i, v + rho * unit(g)))
+            v = p.step(v, (1 - mix) * g + mix * sharp + alpha * (hi[i] + v - w), p.lr(t))
+        hi[i] = hi[i] + v - w
+        w = v + sum(hi) / p.N
+    method = find("FedSpeed")(rho=rho, mix=mix, alpha=alpha)
+    assert np.abs(simulate(p, method, max_norm=BOUND, clip_scope="gradient") - w).max() <= 1e-10
+    assert np.abs(simulate(p, method, max_norm=BOUND, clip_scope="loss_only") - w).max() > 1e-5
+
+
+class Signs(find("FedAvg")):
+    """client  d = sign(g)  server  -"""
+
+    linear_in_gradient = False
+
+    def step(self, w, client, down, grad, ctx):
+        return grad(w).sign(), client
+
+
+@pytest.mark.parametrize("client", [{"max_norm": BOUND, "clip_scope": "loss_only"}, {"wd_scope": "inside"}])
+def test_scopes_of_a_linear_direction_are_refused_for_another(client: dict) -> None:
+    name = list(client)[-1]
+    with pytest.raises(InputError, match=rf"client\.{name} = .* does not go with Signs"):
+        simulate(Problem(), Signs(), **client)
 
 
 def test_loss_only_clips_the_second_gradient_of_sam() -> None:
@@ -107,6 +142,6 @@ def test_loss_only_keeps_momentums_first_round_a_scaled_step() -> None:
 
 @pytest.mark.slow
 def test_scopes_run_for_every_method(covering_method: Method) -> None:
-    for scope in ("full", "loss_only", "flsim"):
+    for scope in ("full", "loss_only", "gradient", "flsim"):
         client = {"max_norm": BOUND, "clip_scope": scope, "wd_scope": "inside"}
         assert np.isfinite(simulate(Problem(), covering_method, **client)).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from torch import Tensor
 from .records import Record, Scalar, Vector
 
 WeightDecayScope = Literal["outside", "inside"]
-ClipScope = Literal["full", "loss_only", "flsim"]
+ClipScope = Literal["full", "loss_only", "flsim", "gradient"]
 
 
 class Velocity(Record):
@@ -46,7 +47,7 @@ class Descent:
     # a method that mixes this gradient with a momentum scales the decay, too.
     wd_scope: WeightDecayScope = "outside"
     # What is clipped. full: the direction d. loss_only: the descent gradient in d. flsim: as in FL-Simulator, d without
-    # the part penalty * w_i of the proximal term.
+    # the part penalty * w_i of the proximal term. gradient: each gradient that the method asks for.
     clip_scope: ClipScope = "full"
 
     @property
@@ -65,10 +66,19 @@ class Descent:
 
         `lr_factor` multiplies the step size.
         """
-        if self.max_norm != inf:
+        if self.max_norm != inf and self.clip_scope != "gradient":
             d = self._clipped(w, d, parts)
         lr = self.lr * lr_factor if isinstance(lr_factor, Tensor) or lr_factor != 1 else self.lr
         return self._moved(w, d, state, parts, lr)
+
+    def bound_on_gradients(self, moving: Tensor | None) -> Callable[[Tensor], Tensor] | None:
+        """Return the function that clips a gradient (*clients, d) before the method sees it; None if nothing does.
+
+        moving: the coordinates that move (*clients, d) bool, whose norm is bounded; None stands for all.
+        """
+        if self.max_norm == inf or self.clip_scope != "gradient":
+            return None
+        return lambda g: g * self._factor(g if moving is None else torch.where(moving, g, 0.0))
 
     def _moved(self, w: Tensor, d: Tensor, state: Any, parts: DirectionParts, lr: Tensor | float) -> tuple[Tensor, Any]:
         """Take the step along the clipped direction `d` (*clients, d)."""
@@ -89,8 +99,12 @@ class Descent:
         return self._clip(d)
 
     def _clip(self, x: Tensor) -> Tensor:
+        return x * self._factor(x)
+
+    def _factor(self, x: Tensor) -> Tensor:
+        """Return the factor (*clients, 1) that bounds the norm of `x`."""
         length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return x * (self.max_norm / length.clamp(min=self.max_norm))
+        return self.max_norm / length.clamp(min=self.max_norm)
 
 
 @dataclass(frozen=True)

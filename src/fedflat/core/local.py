@@ -80,14 +80,15 @@ def local_step(
     """
     factors = state.steps if state.lr_factors is None else state.lr_factors
     ctx = replace(ctx, steps=state.steps, lr_sum=factors * descent.lr)
-    oracle = ObservedOracle(grad)
+    moving = method.moving(down)
+    oracle = ObservedOracle(grad, descent.bound_on_gradients(moving))
     found = method.step(state.w, state.client, down, oracle, ctx)
     d, client = check_pair(method, "step", found, (Tensor, method.client))
     if observe is not None:
         observe(state, oracle.point)
     parts = DirectionParts(oracle.descent, method.fresh_weight(down), method.penalty)
     factor = 1.0 if state.lr_factors is None else method.lr_factor(ctx)
-    w, optimizer = _descended(descent, state, d, parts, factor, method.moving(down))
+    w, optimizer = _descended(descent, state, d, parts, factor, moving)
     loss = state.loss + (nan if oracle.loss is None else oracle.loss)
     after = None if state.lr_factors is None else state.lr_factors + factor
     return LocalState(w, client, optimizer, state.steps + 1, state.gradients + oracle.calls, loss, after)

@@ -106,6 +106,9 @@ class Method(ABC):
     # "local": each client trains a model of its own, the field `w` of its record, and nothing is sent. "centralised":
     # one model is trained on the samples of all clients, for as many local steps as the cohort's clients take together.
     training: ClassVar[Literal["federated", "local", "centralised"]] = "federated"
+    # Whether the direction of a step is `fresh_weight` times the descent gradient plus terms without it. Settings that
+    # scale or clip this gradient within the direction are refused for methods where it is not.
+    linear_in_gradient: ClassVar[bool] = True
     # Whether a round depends on the number of planned rounds, `ctx.rounds`: then a run cannot be extended later.
     depends_on_rounds: ClassVar[bool] = False
     # The shapes of the model's parameters, in their order in a vector; empty until an engine calls `on_model`.

@@ -107,8 +107,9 @@ class ObservedOracle:
     The loss comes from the forward pass of the first gradient: at the same point and samples, without a penalty.
     """
 
-    def __init__(self, grad: Oracle) -> None:
-        self._grad = grad
+    def __init__(self, grad: Oracle, bound: Callable[[Tensor], Tensor] | None = None) -> None:
+        """Observe `grad`. bound: clips each gradient with respect to w, (*clients, d), before it is returned."""
+        self._grad, self._bound = grad, bound
         self.calls = 0  # gradients so far
         self.loss: Tensor | None = None  # (*clients,), of the first gradient; None if `grad` does not compute it
         self.point: Tensor | None = None  # where the last gradient was taken, (*clients, d)
@@ -132,7 +133,7 @@ class ObservedOracle:
         """Return a gradient that is counted but is not the descent gradient; see the function `teacher_gradient`."""
         gradient: Tensor = self._asked(self._grad, "teacher_gradient", "teacher_gradient_with_loss", w, e, tau)
         self.calls += 1
-        return gradient
+        return gradient if self._bound is None else self._bound(gradient)
 
     def wrt_inputs(self, w: Tensor, matrix: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the gradients of the function `wrt_inputs`; the three together are counted as one gradient."""
@@ -152,6 +153,7 @@ class ObservedOracle:
 
     def _observed(self, w: Tensor, gradient: Tensor) -> Tensor:
         self.calls += 1
+        gradient = gradient if self._bound is None else self._bound(gradient)
         self.point, self.descent = w, gradient
         return gradient
 

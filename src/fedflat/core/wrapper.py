@@ -37,6 +37,7 @@ class Wrapper(Method):
 
     weights: ClassVar[Any] = OfBase()
     training: ClassVar[Any] = OfBase()
+    linear_in_gradient: ClassVar[Any] = OfBase()
     shapes: ClassVar[Any] = OfBase()
     depends_on_rounds: ClassVar[Any] = OfBase()
     server: ClassVar[Any] = OfBase()

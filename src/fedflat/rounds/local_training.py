@@ -15,7 +15,7 @@ from ..core.hyper import by_name, check, hyper
 from ..core.kept_optimizer import KeptOptimizer
 from ..core.method import Context, Method
 from ..core.torch_module import Space
-from ..core.wrapper import Wrapper, chain
+from ..core.wrapper import Wrapper, chain, label_of
 from ..data.types import Index
 from .cost import uses_step_sizes
 from .schedule import PLANNED, Schedule, check_schedule, check_warmup, step_size
@@ -45,7 +45,9 @@ class Client:
     )
 
     wd_scope: WeightDecayScope = hyper("outside", "decay added to the direction, or inside the gradient that is mixed")
-    clip_scope: ClipScope = hyper("full", "what is clipped: the direction, the loss gradient, or as FL-Simulator does")
+    clip_scope: ClipScope = hyper(
+        "full", "what is clipped: the direction, the loss gradient in it, as FL-Simulator, or each gradient"
+    )
 
     optimizer: Literal["sgd", "adamw"] = hyper(
         "sgd", "the rule that moves the iterate along a method's direction", later=True
@@ -145,6 +147,15 @@ def reason_of_experiment(method: Method, client: Client) -> str | None:
     if own and client.schedule not in ("constant", "exponential"):
         return f"client.schedule = {client.schedule!r}: the method has a schedule of its own, which is applied to it"
     return None
+
+
+def check_scopes(method: Method, client: Client) -> None:
+    """Raise InputError for a scope that assumes a direction linear in the gradient, if the method's is not."""
+    linear = {"clip_scope": ("loss_only", "full or gradient"), "wd_scope": ("inside", "outside")}
+    for name, (scope, instead) in linear.items():
+        if not method.linear_in_gradient and getattr(client, name) == scope:
+            raise InputError(f"client.{name} = {scope!r} does not go with {label_of(method)}, whose direction is not "
+                             f"linear in the gradient; use {instead}")  # fmt: skip
 
 
 def with_kept_state(method: Method, client: Client, d: int) -> Method:

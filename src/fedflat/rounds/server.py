@@ -22,7 +22,7 @@ from ..data.types import Index
 from .aggregation import RunningMean
 from .checkpoint import DamagedError
 from .guard import GuardState
-from .local_training import ContextFactory, reason_of_experiment
+from .local_training import ContextFactory, check_scopes, reason_of_experiment
 from .randomness import Purpose, generator
 from .run_plan import RunPlan
 from .segments import Segment, following
@@ -59,6 +59,7 @@ class Server:
         """
         method.check_rounds(plan.rounds)
         self.method, self.objective, self.plan, self.clients = method, objective, plan, clients
+        check_scopes(method, plan.client)
         if reason := reason_of_experiment(method, plan.client):
             log.warning("%s is an experiment here, and not the method of its paper: %s", label_of(method), reason)
         self._population = clients - len(plan.participation.held_out(clients))  # how many may take part
