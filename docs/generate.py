@@ -29,7 +29,7 @@ from docs import published
 from docs.gpu_lines import gpu_lines_table
 from docs.measured_tables import UNMEASURED
 from docs.method_grid import grid
-from docs.method_pages import index_table, link, method_pages, page_problems
+from docs.method_pages import index_table, link, method_pages, page_problems, tables_of_groups
 from docs.package_listing import package_listing
 from fedflat.data.partition import all_partitions
 from fedflat.experiments.recipe import Recipe, all_recipes
@@ -103,10 +103,11 @@ def cell(text: str) -> str:
 
 
 def method_table() -> str:
-    """Return every method in one line."""
-    rows = [(f"`{name}`", cell(summary(cls)), *map(str, costs(cls)), str(cls.paper))
-            for name, cls in all_methods().items()]  # fmt: skip
-    return f"{Table(('method', 'idea', *COSTS, 'paper'), rows).markdown()}\n\n{LEGEND}."
+    """Return every method in one line, in a table for each group."""
+    return tables_of_groups(
+        ("method", "idea", *COSTS, "paper"),
+        lambda cls: (f"`{cls.__name__}`", cell(summary(cls)), *map(str, costs(cls)), str(cls.paper)),
+    )
 
 
 def cost_of_methods() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -21,7 +21,7 @@ from fedflat.core.records import Record
 from fedflat.core.wrapper import Wrapper
 from fedflat.engine.problem import check_ranks, check_weights
 from fedflat.methods import all_methods
-from fedflat.reports.catalogue import costs, documentation, settings, summary
+from fedflat.reports.catalogue import costs, documentation, grouped, settings, summary
 from fedflat.reports.listing import COSTS, LEGEND
 from fedflat.rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
 
@@ -61,9 +61,19 @@ def link(name: str, folder: str = "methods/") -> str:
 
 
 def index_table() -> str:
-    """Return every method in one line with a link to its page, as Markdown."""
-    rows = [(link(name), escaped(summary(cls)), *map(str, costs(cls))) for name, cls in all_methods().items()]
-    return f"{Table(('method', 'idea', *COSTS), rows).markdown()}\n\n{LEGEND}."
+    """Return every method in one line with a link to its page, in a table for each group, as Markdown."""
+    return tables_of_groups(
+        ("method", "idea", *COSTS), lambda cls: (link(cls.__name__), escaped(summary(cls)), *map(str, costs(cls)))
+    )
+
+
+def tables_of_groups(titles: Sequence[str], row: Callable[[type[Method]], Sequence[str]]) -> str:
+    """Return a table of methods for each group below the group's name, as Markdown; `row` returns a method's cells."""
+    tables = [
+        f"**{group.capitalize()}**\n\n{Table(titles, [row(cls) for cls in classes]).markdown()}"
+        for group, classes in grouped(all_methods().values()).items()
+    ]
+    return "\n\n".join([*tables, f"{LEGEND}."])
 
 
 def method_pages() -> dict[Path, str]:

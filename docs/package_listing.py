@@ -14,7 +14,7 @@ from fedflat.experiments.recipe import Recipe, all_recipes
 from fedflat.experiments.spec import Experiment, RunSpec, StudySpec
 from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.methods import all_methods
-from fedflat.reports.catalogue import method_row
+from fedflat.reports.catalogue import method_rows
 from fedflat.reports.listing import modules
 from fedflat.reports.plans import recipe_texts
 
@@ -26,7 +26,7 @@ def package_listing() -> str:
     content = {
         "settings": {kind: setting_names(spec) for kind, spec in KINDS.items()},
         "partitions": list(all_partitions()),
-        "methods": {"modules": modules("methods"), "rows": [method_row(cls) for cls in all_methods().values()]},
+        "methods": {"modules": modules("methods"), "rows": method_rows(all_methods().values())},
         "sources": [source_row(name, known) for name, known in TABLE.items()],
         "recipes": [recipe_entry(recipe) for recipe in all_recipes().values()],
     }

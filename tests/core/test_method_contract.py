@@ -144,6 +144,11 @@ def no_step(*arguments: Any) -> Any:
             {"receive": lambda self, up, ctx, more: up},
             r"Mine.receive\(self, up, ctx, more\) is called with \(self, up, ctx\): missing a required argument",
         ),
+        (
+            {"server": Model, "down": Model, "up": Delta},
+            {"group": "falt"},
+            r"^Mine.group: there is no group 'falt'; known are baselines, .*, others; did you mean flat\?$",
+        ),
     ],
 )
 def test_a_class_that_cannot_be_a_method_is_refused_by_name(

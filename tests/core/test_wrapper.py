@@ -47,7 +47,7 @@ def test_every_hook_and_property_of_a_method_is_passed_on() -> None:
     """A hook that the interface gets later, and that `Wrapper` does not pass on, would be lost without a word."""
     public = {name for name in vars(Method) if not name.startswith("_")}
     assert set(HOOKS) <= public
-    assert public <= set(vars(Wrapper)) | {"sources"}, "sources are those of the wrapper's own paper"
+    assert public <= set(vars(Wrapper)) | {"group", "sources"}, "these are of the wrapper's own paper"
 
 
 @pytest.mark.parametrize("cls", INSIDE.values(), ids=INSIDE)

@@ -11,7 +11,7 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from docs import method_equations, method_pages
 from docs.method_equations import STAGES, fingerprint, formulas, letters, own_part, problems, records, widths
 from fedflat.core.errors import InputError
-from fedflat.core.method import Method, Sources, hyper
+from fedflat.core.method import GROUPS, Method, Sources, hyper
 from fedflat.core.records import Delta, Model, Vector, per_round
 from fedflat.engine.problem import check_weights
 from fedflat.methods import all_methods
@@ -36,7 +36,8 @@ def test_nothing_is_wrong_with_any_page() -> None:
 
 def test_the_index_has_every_method_once_in_a_line_that_leads_to_its_page() -> None:
     rows = re.findall(r"^\| \[(\w+)\]\((methods/\w+\.md)\) \| .+ \|( \d \|){4}$", INDEX, re.MULTILINE)
-    assert [(name, file) for name, file, _ in rows] == [(name, f"methods/{name.lower()}.md") for name in all_methods()]
+    names = [cls.__name__ for cls in sorted(all_methods().values(), key=lambda cls: GROUPS.index(cls.group))]
+    assert [(name, file) for name, file, _ in rows] == [(name, f"methods/{name.lower()}.md") for name in names]
     assert all((ROOT / "docs" / file).exists() for _, file, _ in rows)
 
 

@@ -20,6 +20,17 @@ __all__ = [  # with the records of `core.records`, all that the file of a method
 ]  # fmt: skip
 
 
+GROUPS = (  # in the order of lists
+    "baselines",  # what other methods are compared with
+    "drift correction",  # local training makes up for the differences between the clients' samples
+    "flat",  # a flat minimum is sought, most often with gradients at perturbed models
+    "server optimisers",  # the server's step is another one than that of FedAvg
+    "personal",  # each client ends with a model of its own
+    "averaging",  # models along the way are averaged, or step sizes are made for that
+    "others",
+)
+
+
 @dataclass(frozen=True)
 class Citation:
     """A paper, with the fields that a line of text and a BibTeX entry need."""
@@ -99,6 +110,7 @@ class Method(ABC):
     of their messages, or of the records that `receive` makes from each message.
     """
 
+    group: ClassVar[str] = "others"  # one of `GROUPS`, by the idea that the paper adds
     paper: ClassVar[Citation]
     sources: ClassVar[Sources] = Sources()
     # "uniform" where the derivation needs equal weights; "any" where the experiment may choose.

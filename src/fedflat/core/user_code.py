@@ -16,8 +16,9 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .errors import InputError, NonFiniteError, is_out_of_memory, printable, with_type
-from .method import Method
+from .method import GROUPS, Method
 from .records import Record
+from .registry import known_names
 from .wrapper import Wrapper, chain
 
 FOLDER = str(Path(__file__).parents[1]) + os.sep  # of this package
@@ -161,7 +162,7 @@ RECORDS = ("server", "down", "up")
 
 
 def check_method_class(cls: type[Method]) -> None:
-    """Raise InputError, naming the class and what it lacks: a record, a model in a record, or an argument of a hook."""
+    """Raise InputError, naming the class and what is wrong: a record, its model, the group, or a hook's arguments."""
     if issubclass(cls, Wrapper) and not hasattr(cls, "base"):
         raise InputError(f"{cls.__name__} needs a default for the method inside: base: Method = hyper(FedAvg(), ...)")
     for role in RECORDS:
@@ -173,6 +174,8 @@ def check_method_class(cls: type[Method]) -> None:
             raise InputError(
                 f"the record {getattr(cls, role).__name__}, {role} of {cls.__name__}, needs a field w, the model"
             )
+    if cls.group not in GROUPS:
+        raise InputError(f"{cls.__name__}.group: there is no group {cls.group!r}; {known_names(cls.group, GROUPS)}")
     for hook in HOOKS:
         check_hook(cls, Method, hook)
 

@@ -14,6 +14,7 @@ class Centralised(FedAvg):
     """
 
     training = "centralised"
+    group = "baselines"
     paper = FedAvg.paper  # its section 3 compares with SGD on all samples
     sources = Sources(
         departures=("FedAvg's paper counts SGD by single batches; here a round has a cohort's.",),

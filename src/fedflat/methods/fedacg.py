@@ -19,6 +19,7 @@ class FedACG(FedAvg, server=Heavy):
     so it corresponds to beta = 2e-3.
     """
 
+    group = "drift correction"
     paper = Citation(
         key="kim2024communication",
         authors="Kim, Geeho and Kim, Jinkyu and Han, Bohyung",

@@ -67,6 +67,7 @@ class FedAdam(AdaptiveServer):
             w <- w + server_lr m / (sqrt(v) + tau)
     """
 
+    group = "server optimisers"
     paper = AdaptiveServer.paper
 
     def square(self, v: Tensor, delta: Tensor) -> Tensor:
@@ -81,6 +82,7 @@ class FedYogi(AdaptiveServer):
             v <- v - (1 - beta2) D^2 sign(v - D^2);   w <- w + server_lr m / (sqrt(v) + tau)
     """
 
+    group = "server optimisers"
     paper = AdaptiveServer.paper
 
     def square(self, v: Tensor, delta: Tensor) -> Tensor:
@@ -97,6 +99,7 @@ class FedAdagrad(AdaptiveServer):
     The paper takes beta1 = 0, the default here; beta2 is not used.
     """
 
+    group = "server optimisers"
     paper = AdaptiveServer.paper
     beta1: float = hyper(0.0, "weight of the old m", low=0, high=1)
 

@@ -19,6 +19,7 @@ class FedASAM(FedAvg):
     all parameters.
     """
 
+    group = "flat"
     paper = Citation(
         key="caldarola2022improving",
         authors="Caldarola, Debora and Caputo, Barbara and Ciccone, Marco",

@@ -16,6 +16,7 @@ class FedAvg(Method, server=Model, down=Model, up=Delta):
     server  w <- w + server_lr mean (w_i - w)
     """
 
+    group = "baselines"
     paper = Citation(
         key="mcmahan2017communication",
         authors="McMahan, Brendan and Moore, Eider and Ramage, Daniel and Hampson, Seth and Arcas, Blaise Aguera y",

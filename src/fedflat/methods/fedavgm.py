@@ -18,6 +18,7 @@ class FedAvgM(FedAvg, server=Heavy):
     The mean move has no factor 1 - beta.
     """
 
+    group = "server optimisers"
     paper = Citation(
         key="hsu2019measuring",
         authors="Hsu, Tzu-Ming Harry and Qi, Hang and Brown, Matthew",

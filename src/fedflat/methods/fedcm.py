@@ -59,6 +59,7 @@ class FedCM(Momentum):
     as if it were decay / alpha.
     """
 
+    group = "drift correction"
     paper = Citation(
         key="xu2021fedcm",
         authors="Xu, Jing and Wang, Sen and Wang, Liwei and Yao, Andrew Chi-Chih",

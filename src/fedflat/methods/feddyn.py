@@ -49,6 +49,7 @@ class FedDyn(DynamicRegularised):
     h_i is -1/alpha times the paper's dual. A small alpha does not give FedAvg, because the server still adds h.
     """
 
+    group = "drift correction"
     paper = Citation(
         key="acar2021federated",
         authors="Acar, Durmus Alp Emre and Zhao, Yue and Matas, Ramon and Mattina, Matthew and "

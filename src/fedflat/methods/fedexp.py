@@ -28,6 +28,7 @@ class FedExP(Method, server=AveragedServer, down=Model, up=Delta, mean=MoveAndSq
     Both means in s use the same client weights. With one client the quotient is below 1/2, so s = 1.
     """
 
+    group = "server optimisers"
     paper = Citation(
         key="jhunjhunwala2023fedexp",
         authors="Jhunjhunwala, Divyansh and Wang, Shiqiang and Joshi, Gauri",

@@ -14,6 +14,7 @@ class FedGAMMA(Scaffold):
     server  w <- w + server_lr mean (w_i - w);   c <- c + S/N mean (change of c_i)
     """
 
+    group = "flat"
     paper = Citation(
         key="dai2023fedgamma",
         authors="Dai, Rong and Yang, Xun and Sun, Yan and Shen, Li and Tian, Xinmei and Wang, Meng and Zhang, Yongdong",

@@ -40,6 +40,7 @@ class FedGF(FedAvg, server=GFServer, down=GFDown, mean=MoveAndDrift):
     with the paper's lr K and one class per client, it is nearly the best (Table 5).
     """
 
+    group = "flat"
     paper = Citation(
         key="lee2024rethinking",
         authors="Lee, Taehwan and Yoon, Sung Whan",

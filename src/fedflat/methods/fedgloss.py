@@ -32,6 +32,7 @@ class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwic
     equal weights in every run.
     """
 
+    group = "flat"
     paper = Citation(
         key="caldarola2025beyond",
         authors="Caldarola, Debora and Cagnasso, Pietro and Caputo, Barbara and Ciccone, Marco",

@@ -31,6 +31,7 @@ class FedGMT(DynamicRegularised, server=TaughtServer, client=DynamicClient, down
     where w_i and h_i have the same weights. beta = none drops the duals h_i.
     """
 
+    group = "flat"
     paper = Citation(
         key="li2025one",
         authors="Li, Yuhang and Liu, Tong and Cui, Yangguang and Hu, Ming and Li, Xiaoqiang",

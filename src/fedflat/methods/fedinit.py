@@ -27,6 +27,7 @@ class FedInit(FedAvg, server=WithInitial, client=LastLocal, down=WithInitial):
     A client's first round begins at w. With server_lr = 1 the server takes the mean of the local models.
     """
 
+    group = "drift correction"
     paper = Citation(
         key="sun2023understanding",
         authors="Sun, Yan and Shen, Li and Tao, Dacheng",

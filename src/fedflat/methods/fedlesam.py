@@ -81,6 +81,7 @@ class FedLESAM(LocallyEstimated, FedAvg, server=LesamServer, client=LesamClient,
     The paper's pseudo-code sums over clients; its section 2.3 and appendix have the mean, as here.
     """
 
+    group = "flat"
     paper = Citation(
         key="fan2024locally",
         authors="Fan, Ziqing and Hu, Shengchao and Yao, Jiangchao and Niu, Gang and Zhang, Ya and "

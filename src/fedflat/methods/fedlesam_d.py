@@ -27,6 +27,7 @@ class FedLESAM_D(LocallyEstimated, DynamicRegularised, server=DynamicLesam, clie
     The paper's Algorithm 4 has the sign of the dual reversed; the paper's code is FedDyn.
     """
 
+    group = "flat"
     paper = FedLESAM.paper
     sources = Sources(
         grids={"rho": (0.01, 0.1), "beta": (10.0, 100.0)},

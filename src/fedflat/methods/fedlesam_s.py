@@ -36,6 +36,7 @@ class FedLESAM_S(LocallyEstimated, ScaledScaffold, server=ControlledLesam, clien
     The paper's Algorithm 2 prints + lr (c - c_i) and other increments of c; the paper's code is Scaffold.
     """
 
+    group = "flat"
     paper = FedLESAM.paper
     sources = Sources(
         grids={"rho": (0.01, 0.1)},

@@ -26,6 +26,7 @@ class FedMoSWA(Annealed, Scaffold, server=MovingAverage):
     sampled clients; Scaffold's c moves by S/N times the mean change of c_i.
     """
 
+    group = "averaging"
     paper = FedSWA.paper
     sources = Sources(
         grids={"rho": (0.1, 0.2, 0.5, 1.0), "gamma": (0.05, 0.1, 0.2, 0.4)},

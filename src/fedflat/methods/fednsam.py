@@ -25,6 +25,7 @@ class FedNSAM(FedAvg, server=Heavy, down=Ahead):
     The model that is evaluated is w, not w^.
     """
 
+    group = "flat"
     paper = Citation(
         key="liu2025consistency",
         authors="Liu, Junkang and Shang, Fanhua and Tian, Yuxuan and Liu, Hongying and Liu, Yuanyuan",

@@ -14,6 +14,7 @@ class FedProx(FedAvg):
     server  w <- w + server_lr mean (w_i - w)
     """
 
+    group = "drift correction"
     paper = Citation(
         key="li2020federated",
         authors="Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet and "

@@ -32,6 +32,7 @@ class FedRobust(FedAvg, client=Shifted):
     baseline gives no settings; the equations here are from memory of the method's own paper.
     """
 
+    group = "drift correction"
     paper = Citation(
         key="reisizadeh2020robust",
         authors="Reisizadeh, Amirhossein and Farnia, Farzan and Pedarsani, Ramtin and Jadbabaie, Ali",

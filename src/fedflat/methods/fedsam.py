@@ -16,6 +16,7 @@ class FedSAM(FedAvg):
     Both gradients of a step use the same batch. rho is the radius of the perturbation.
     """
 
+    group = "flat"
     paper = Citation(
         key="qu2022generalized",
         authors="Qu, Zhe and Li, Xingyu and Duan, Rui and Liu, Yao and Tang, Bo and Lu, Zhuo",

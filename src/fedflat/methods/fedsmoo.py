@@ -43,6 +43,7 @@ class FedSMOO(DynamicRegularised, server=SmooServer, client=SmooClient, down=Smo
     mean in s has equal weights in every run.
     """
 
+    group = "flat"
     paper = Citation(
         key="sun2023dynamic",
         authors="Sun, Yan and Shen, Li and Chen, Shixiang and Ding, Liang and Tao, Dacheng",

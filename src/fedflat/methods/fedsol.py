@@ -21,6 +21,7 @@ class FedSOL(FedAvg):
     |w_i - w| / ||w_i - w|| in each layer. At the first step w_i = w, so p is zero up to rounding.
     """
 
+    group = "flat"
     paper = Citation(
         key="lee2024fedsol",
         authors="Lee, Gihun and Jeong, Minchan and Kim, Sangmook and Oh, Jaehoon and Yun, Se-Young",

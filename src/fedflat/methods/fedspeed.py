@@ -20,6 +20,7 @@ class FedSpeed(DynamicRegularised):
     mean of the corrected models over the sampled clients, w <- mean (w_i + h_i), as in the paper.
     """
 
+    group = "flat"
     paper = Citation(
         key="sun2023fedspeed",
         authors="Sun, Yan and Shen, Li and Huang, Tiansheng and Ding, Liang and Tao, Dacheng",

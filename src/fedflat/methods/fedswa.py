@@ -26,6 +26,7 @@ class FedSWA(Annealed, FedAvg):
     The step size would be rho lr at step K_i, which is not taken. K_i is each client's own number of local steps.
     """
 
+    group = "averaging"
     paper = Citation(
         key="liu2025improving",
         authors="Liu, Junkang and Liu, Yuanyuan and Shang, Fanhua and Liu, Hongying and Liu, Jin and Feng, Wei",

@@ -31,6 +31,7 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=SmoothedDown):
     is gamma_search in LF, gamma_update in LU, and gamma_g in GU.
     """
 
+    group = "flat"
     paper = Citation(
         key="xiao2026fedvssam",
         authors="Xiao, Bingnan and Gao, Yuan and Li, Bingcong and Ni, Wei and Wang, Xin and Quek, Tony Q. S.",

@@ -45,6 +45,7 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
     q = mean (1 - cos(w_i - w, m)), as in the paper.
     """
 
+    group = "flat"
     paper = Citation(
         key="li2025fast",
         authors="Li, Tianle and Huang, Yongzhi and Jiang, Linshan and Liu, Chang and Xie, Qipeng and Du, Wenfeng and "

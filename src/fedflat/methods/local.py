@@ -16,6 +16,7 @@ class Local(Method, server=Model, client=Model, down=Model, up=Nothing):
     """
 
     training = "local"
+    group = "baselines"
     paper = Citation(
         key="yu2020salvaging",
         authors="Yu, Tao and Bagdasaryan, Eugene and Shmatikov, Vitaly",

@@ -22,6 +22,7 @@ class MimeLite(FedAvg, server=MimeServer, down=MimeServer, up=MimeUp):
     server  w <- w + server_lr mean (w_i - w);   m <- (1 - beta) mean grad F_i(w) + beta m
     """
 
+    group = "drift correction"
     paper = Citation(
         key="karimireddy2021breaking",
         authors="Karimireddy, Sai Praneeth and Jaggi, Martin and Kale, Satyen and Mohri, Mehryar and "

@@ -17,6 +17,7 @@ class MoFedSAM(Momentum):
     The paper's literal server step, w - server_lr Delta, is server_lr_mode = "absolute".
     """
 
+    group = "flat"
     paper = FedSAM.paper
     sources = Sources(
         grids={"rho": (0.001, 0.01, 0.1, 0.5), "beta": (0.01, 0.1, 0.2, 0.5, 0.9)},

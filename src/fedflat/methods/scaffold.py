@@ -30,6 +30,7 @@ class Scaffold(Method, server=Controlled, client=Control, down=Controlled, up=Co
     All control variates start at zero. K_i is each client's own number of local steps.
     """
 
+    group = "drift correction"
     paper = Citation(
         key="karimireddy2020scaffold",
         authors="Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank and "

@@ -44,6 +44,7 @@ class SWA(Wrapper):
     never starts from a. With cycle = 1, or lr_low = none, the step size is the base's.
     """
 
+    group = "averaging"
     paper = Citation(
         key="caldarola2022improving",
         authors="Caldarola, Debora and Caputo, Barbara and Ciccone, Marco",

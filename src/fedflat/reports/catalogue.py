@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, fields
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from ..core.hyper import allowed
-from ..core.method import Method
+from ..core.method import GROUPS, Method
 from ..core.user_code import method_errors_named
 from ..rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
 from .text_table import text_table
@@ -20,9 +20,19 @@ if TYPE_CHECKING:
     from ..metrics.flatness import Measure
 
 
-def method_row(cls: type[Method]) -> list[str]:
-    """Return the row of a method in `listing.method_rows`, as texts."""
-    return [cls.__name__, summary(cls), *map(str, costs(cls)), str(cls.paper), cls.paper.short]
+def grouped(methods: Iterable[type[Method]]) -> dict[str, list[type[Method]]]:
+    """Return the methods by group, in the order of `GROUPS`; groups without a method are left out."""
+    found = {group: [cls for cls in methods if cls.group == group] for group in GROUPS}
+    return {group: classes for group, classes in found.items() if classes}
+
+
+def method_rows(methods: Iterable[type[Method]]) -> list[list[str]]:
+    """Return the rows of `listing.method_rows`, as texts."""
+    return [_row(cls) for classes in grouped(methods).values() for cls in classes]
+
+
+def _row(cls: type[Method]) -> list[str]:
+    return [cls.__name__, cls.group, summary(cls), *map(str, costs(cls)), str(cls.paper), cls.paper.short]
 
 
 def describe(cls: type[Method]) -> str:

@@ -9,6 +9,8 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ RECIPE_LEGEND = (
     "those of gradients and evaluations one after another, from 20 steps measured once per model, batch size and "
     "device; measures of flatness come on top"
 )
+LONG = ("idea", "paper")  # columns that wrap if a line is too short for them
 Row = Sequence[str]
 
 
@@ -57,7 +60,9 @@ def paper_names() -> list[str]:
 
 
 def method_rows() -> list[Row]:
-    """Return (name, idea, down, up, kept, gradients, paper, paper without arXiv number) of every method.
+    """Return (name, group, idea, down, up, kept, gradients, paper, paper without arXiv number) of every method.
+
+    The order is that of the groups, and within a group that of the files' names.
 
     `LEGEND` explains down, up, kept and gradients. If the folder of methods has other files than when `listing.json`
     was written, the classes are imported, which takes seconds.
@@ -65,22 +70,25 @@ def method_rows() -> list[Row]:
     known = listing()["methods"]
     if modules("methods") != known["modules"]:
         from ..methods import all_methods
-        from .catalogue import method_row
+        from . import catalogue
 
-        return [method_row(cls) for cls in all_methods().values()]
+        return list(catalogue.method_rows(all_methods().values()))
     rows: list[Row] = known["rows"]
     return rows
 
 
 def method_table(rows: Sequence[Row], width: int) -> Table:
-    """Return a table with one line per method. width: characters of a line; narrow tables leave columns out."""
+    """Return a table with one line per method, by group. width: characters of a line; a narrow table lacks columns."""
     titles = ["method", *(["idea"] if width >= IDEA_WIDTH else []), *COSTS, "paper"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=LEGEND)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=LEGEND)
     for title in titles:
-        table.add_column(title, justify="right" if title in COSTS else "left", no_wrap=True, overflow="ignore")
-    for name, idea, down, up, kept, gradients, paper, short in rows:
-        shown = [name, *([idea] if width >= IDEA_WIDTH else []), down, up, kept, gradients]
-        table.add_row(*map(literal, [*shown, paper if width >= ARXIV_WIDTH else short]))
+        table.add_column(title, justify="right" if title in COSTS else "left", no_wrap=title not in LONG)
+    for group, members in groupby(rows, key=itemgetter(1)):
+        table.add_section()
+        table.add_row(literal(group, "bold"))
+        for name, _, idea, down, up, kept, gradients, paper, short in members:
+            shown = [name, *([idea] if width >= IDEA_WIDTH else []), down, up, kept, gradients]
+            table.add_row(*map(literal, [*shown, paper if width >= ARXIV_WIDTH else short]))
     return table
 
 

@@ -30,6 +30,7 @@ class FedExample(Method, server=ExampleServer, down=Model, up=Delta):
     The update above is in the paper's letters and in the order of the code below. Write here what it does not say.
     """
 
+    group = "flat"  # in lists of methods; the groups are `GROUPS` of fedflat/core/method.py
     paper = Citation(
         key="placeholder2026",
         authors="Placeholder, Ada and Placeholder, Bo",
