@@ -19,6 +19,7 @@ from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 
 from fedflat.core.method import Method
+from fedflat.reports.method_records import records, widths
 
 STAGES = ("The server sends", "A client starts", "Local step", "The client sends", "The server updates")
 COMPARED = re.compile(r"<!-- compared with the code: (\w+) -->")
@@ -175,24 +176,6 @@ def _compared(cls: type[Method], own: str) -> Iterator[str]:
             f"the code of {cls.__name__} is not the one that its equations were compared with; read both, and then "
             f"write <!-- compared with the code: {now} -->"
         )
-
-
-def records(cls: type[Method]) -> dict[str, Any]:
-    """Return what a method sends and keeps, by role.
-
-    The mean is among them only where it is not what clients send.
-    """
-    method = cls()  # a method around another one has records of its own in each instance
-    if cls.training != "federated":
-        return {"client": method.client, "server": method.server}
-    averaged = {"mean": method.mean} if method.mean is not method.up else {}
-    return {"down": method.down, "up": method.up, "client": method.client, **averaged, "server": method.server}
-
-
-def widths(record: Any, cls: type[Method]) -> dict[str, int]:
-    """Return the width of every field for a very large model and default hyper-parameters."""
-    found: dict[str, int] = record.widths(10**9, cls())
-    return found
 
 
 def fingerprint(cls: type[Method]) -> str:

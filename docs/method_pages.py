@@ -7,39 +7,30 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from textwrap import dedent
 from typing import Any, get_type_hints
 
 import torch
 
 from benchmarks.tables import Table
-from docs.method_equations import STAGES, own_part, problems, records, shared_letters, widths
+from docs.method_equations import STAGES, own_part, problems, shared_letters
 from fedflat.core.errors import InputError
 from fedflat.core.hyper import allowed
 from fedflat.core.method import Method
-from fedflat.core.records import Record
 from fedflat.core.wrapper import Wrapper
 from fedflat.engine.problem import check_ranks, check_weights
 from fedflat.methods import all_methods
 from fedflat.reports.catalogue import costs, documentation, grouped, settings, summary
 from fedflat.reports.listing import COSTS, LEGEND
+from fedflat.reports.method_records import ROLES, meanings, records, widths
 from fedflat.rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
 
 ROOT = Path(__file__).parent.parent
 FOLDER = Path("docs") / "methods"
-ROLES = {
-    "down": "sent to a client",
-    "up": "sent by a client",
-    "client": "kept by a client",
-    "mean": "averaged by the server",
-    "server": "kept by the server",
-}
 MEAN = "scaled when clients join a federation, whose parts begin at zero"
 MARKS = {
     "per_round": "zero at the start of each round",
     "uniform_mean": "averaged with equal weights whatever those of the clients are",
 }
-COMMENT = re.compile(r"^    (\w+): [^#]*#\s*(\S.*)$", re.MULTILINE)
 CODE = re.compile(r"""(`[^`]+`|--\w+|[a-z][\w.]* = (?:"[^"]*"|true|false))""")  # in the words of a class
 # What the two baselines are held against; every other method has a transcription of its paper's equations.
 BASELINES = {
@@ -194,7 +185,7 @@ def records_table(cls: type[Method]) -> str:
             size = numbers(record, cls, name, width)
             marks = [text for mark, text in MARKS.items() if name in record.marked(mark)]
             marks += [MEAN] if role == "server" and name in record.marked("mean_of_clients") else []
-            what = escaped("; ".join(filter(None, [comments.get((record, name), comments.get(name, "")), *marks])))
+            what = escaped("; ".join(filter(None, [comments[record, name], *marks])))
             rows.append(("" if number else ROLES[role], f"`{name}`", size, what))
     return Table(("", "field", "numbers", "what it is"), rows).markdown()
 
@@ -214,20 +205,6 @@ def _told(cls: type[Method], name: str) -> str:
         return f"`{name}`"
     words = (inspect.getdoc(getattr(cls, name)) or name).split("\n")[0].partition(";")[0].rstrip(".")
     return words[0].lower() + words[1:]
-
-
-def meanings(cls: type[Method]) -> dict[Any, str]:
-    """Return the comments behind the fields of the records of a method.
-
-    The keys are (record, name), and the name alone.
-    """
-    found: dict[Any, str] = {}
-    for record in records(cls).values():
-        for base in record.__mro__[: record.__mro__.index(Record)]:
-            for name, comment in COMMENT.findall(dedent(inspect.getsource(base))):
-                found.setdefault((record, name), comment)
-                found.setdefault(name, comment)
-    return found
 
 
 def cost(cls: type[Method]) -> str:

@@ -9,7 +9,7 @@ import pytest
 from docutils.utils.math.latex2mathml import tex2mathml
 
 from docs import method_equations, method_pages
-from docs.method_equations import STAGES, fingerprint, formulas, letters, own_part, problems, records, widths
+from docs.method_equations import STAGES, fingerprint, formulas, letters, own_part, problems
 from fedflat.core.errors import InputError
 from fedflat.core.method import GROUPS, Method, Sources, hyper
 from fedflat.core.records import Delta, Model, Vector, per_round
@@ -17,6 +17,7 @@ from fedflat.engine.problem import check_weights
 from fedflat.methods import all_methods
 from fedflat.methods.fedavg import FedAvg
 from fedflat.methods.fedprox import FedProx
+from fedflat.reports.method_records import ROLES, records, widths
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "methods"
@@ -61,7 +62,7 @@ def test_what_the_page_says_is_what_the_class_says(cls: type[Method]) -> None:
     assert [one for one in said if " ".join(one.replace("`", "").split()) not in text] == []
     assert cls.paper.bibtex in PAGES[cls]
     for role, record in records(cls).items():
-        first = PAGES[cls].split(f"| {method_pages.ROLES[role]} |")[1] if widths(record, cls) else ""
+        first = PAGES[cls].split(f"| {ROLES[role]} |")[1] if widths(record, cls) else ""
         assert all(f" `{field}` |" in first for field in widths(record, cls))
 
 
@@ -229,7 +230,6 @@ def test_comments_of_records_are_what_the_table_says() -> None:
     class Told(FedAvg, client=Perturbed, up=Delta):
         """A method."""
 
-    assert method_pages.meanings(Told)["s"] == "a perturbation, in parameter units"
     table = method_pages.records_table(Told)
     assert "|  | `s` | d | a perturbation, in parameter units; zero at the start of each round |" in table
     assert "| sent by a client | `delta` | d | w_i - w, parameters |" in table
