@@ -38,7 +38,9 @@ from fedflat.federation.flower.site_policy import SiteLimits
 from fedflat.methods import all_methods
 from fedflat.metrics.flatness import all_measures
 from fedflat.reports.catalogue import costs, documentation, settings, summary
-from fedflat.reports.listing import COSTS, FILE, LEGEND
+from fedflat.reports.listing import FILE
+from fedflat.reports.method_facts import COSTS
+from fedflat.reports.method_list import LEGEND
 from fedflat.reports.plans import details
 
 ROOT = Path(__file__).parent.parent

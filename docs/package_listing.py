@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from fedflat.cli.flags import keys
@@ -14,7 +15,7 @@ from fedflat.experiments.recipe import Recipe, all_recipes
 from fedflat.experiments.spec import Experiment, RunSpec, StudySpec
 from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.methods import all_methods
-from fedflat.reports.catalogue import method_rows
+from fedflat.reports.catalogue import facts_of, grouped
 from fedflat.reports.listing import modules
 from fedflat.reports.plans import recipe_texts
 
@@ -23,10 +24,11 @@ KINDS: dict[str, type[Experiment]] = {"run": RunSpec, "study": StudySpec, "searc
 
 def package_listing() -> str:
     """Return the text of the file."""
+    facts = [facts_of(cls) for classes in grouped(all_methods().values()).values() for cls in classes]
     content = {
         "settings": {kind: setting_names(spec) for kind, spec in KINDS.items()},
         "partitions": list(all_partitions()),
-        "methods": {"modules": modules("methods"), "rows": method_rows(all_methods().values())},
+        "methods": {"modules": modules("methods"), "facts": [asdict(one) for one in facts]},
         "sources": [source_row(name, known) for name, known in TABLE.items()],
         "recipes": [recipe_entry(recipe) for recipe in all_recipes().values()],
     }

@@ -26,7 +26,7 @@ LONGEST = 1500  # characters of an error message
 
 def method_names(incomplete: str = "") -> list[str]:
     """Return the names of methods, in lower case unless `incomplete` has capital letters; commands accept both."""
-    names = [row[0] for row in listing()["methods"]["rows"]]
+    names = [entry["name"] for entry in listing()["methods"]["facts"]]
     return [name.lower() for name in names] if incomplete.islower() or not incomplete else names
 
 

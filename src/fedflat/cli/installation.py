@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import BrokenPromiseError, InputError, printable
-from ..reports.listing import method_rows, method_table
+from ..reports.method_list import all_facts, method_table
 from .console import Console
 from .flag_names import method_names
 
@@ -44,7 +44,7 @@ def methods(
     """List all methods with their cost and paper, or print one: equations, fields, cost and BibTeX."""
     console = Console()
     if name is None:
-        return console.show(method_table(method_rows(), console.width))
+        return console.show(method_table(all_facts(), console.width))
     from ..core.object_references import allow_code
     from ..methods import find
     from ..reports.catalogue import describe

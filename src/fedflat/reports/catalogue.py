@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, fields
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,8 @@ from ..core.hyper import allowed
 from ..core.method import GROUPS, Method
 from ..core.user_code import method_errors_named
 from ..rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
+from .method_facts import COSTS, Kept, MethodFacts, Setting
+from .method_records import ROLES, WIDE, meanings, records, widths
 from .text_table import text_table
 
 if TYPE_CHECKING:
@@ -26,13 +28,36 @@ def grouped(methods: Iterable[type[Method]]) -> dict[str, list[type[Method]]]:
     return {group: classes for group, classes in found.items() if classes}
 
 
-def method_rows(methods: Iterable[type[Method]]) -> list[list[str]]:
-    """Return the rows of `listing.method_rows`, as texts."""
-    return [_row(cls) for classes in grouped(methods).values() for cls in classes]
+def facts_of(cls: type[Method]) -> MethodFacts:
+    """Return what lists, comparisons and searches know of a method."""
+    paper = getattr(cls, "paper", None)  # a user's own method may have none
+    with method_errors_named(cls()):
+        cost = dict(zip(COSTS, costs(cls), strict=True)) | {"passes": full_passes_per_round(cls())}
+    return MethodFacts(
+        name=cls.__name__,
+        group=cls.group,
+        lineage=tuple(f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__ if _is_kind_of_method(base)),
+        documentation=documentation(cls),
+        paper=str(paper or ""),
+        short=paper.short if paper else "",
+        title=paper.title if paper else "",
+        departures=cls.sources.departures,
+        settings=tuple(Setting(f.name, f"{f.default}", f.metadata.get("meaning", "")) for f in settings(cls)),
+        records=tuple(_kept(cls)),
+        cost=cost,
+    )
 
 
-def _row(cls: type[Method]) -> list[str]:
-    return [cls.__name__, cls.group, summary(cls), *map(str, costs(cls)), str(cls.paper), cls.paper.short]
+def _is_kind_of_method(cls: type) -> bool:
+    return issubclass(cls, Method) and cls is not Method
+
+
+def _kept(cls: type[Method]) -> Iterator[Kept]:
+    """Yield what is sent and kept."""
+    told = meanings(cls)
+    for role, record in records(cls).items():
+        for name, width in widths(record, cls).items():
+            yield Kept(ROLES[role], name, "d" if width == WIDE else str(width), told[record, name])
 
 
 def describe(cls: type[Method]) -> str:

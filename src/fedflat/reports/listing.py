@@ -1,4 +1,4 @@
-"""The contents of `fedflat methods`, `recipes list`, `data list` and the shell's completion, read without torch.
+"""What `fedflat methods`, `recipes list`, `data list` and the shell's completion show, read without torch.
 
 `docs/generate.py` writes `listing.json`; its content is computed from the classes by `docs/package_listing.py`.
 """
@@ -9,30 +9,22 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from ..core.errors import InputError
 from ..files import SPEEDS, cache_folder, read_json
-from .text_table import literal, text_table
+from .text_table import text_table
 
 PACKAGE = Path(__file__).parent.parent
 FILE = Path(__file__).with_name("listing.json")
-COSTS = ("down", "up", "kept", "grads")
-LEGEND = "down, up, kept: model-sized vectors sent to, sent by and kept at each client; grads: gradients per local step"
-IDEA_WIDTH = 200  # characters of a line from which the idea of every method is shown
-ARXIV_WIDTH = 100  # characters of a line from which arXiv numbers are shown
 RECIPE_LEGEND = (
     "at full scale: gradients are minibatch gradients of all clients and methods, GB goes both ways; hours are "
     "those of gradients and evaluations one after another, from 20 steps measured once per model, batch size and "
     "device; measures of flatness come on top"
 )
-LONG = ("idea", "paper")  # columns that wrap if a line is too short for them
 Row = Sequence[str]
 
 
@@ -57,39 +49,6 @@ def recipe_names() -> list[str]:
 def paper_names() -> list[str]:
     """Return the names of the papers that recipes are from."""
     return sorted({name.partition("/")[0] for name in recipe_names()})
-
-
-def method_rows() -> list[Row]:
-    """Return (name, group, idea, down, up, kept, gradients, paper, paper without arXiv number) of every method.
-
-    The order is that of the groups, and within a group that of the files' names.
-
-    `LEGEND` explains down, up, kept and gradients. If the folder of methods has other files than when `listing.json`
-    was written, the classes are imported, which takes seconds.
-    """
-    known = listing()["methods"]
-    if modules("methods") != known["modules"]:
-        from ..methods import all_methods
-        from . import catalogue
-
-        return list(catalogue.method_rows(all_methods().values()))
-    rows: list[Row] = known["rows"]
-    return rows
-
-
-def method_table(rows: Sequence[Row], width: int) -> Table:
-    """Return a table with one line per method, by group. width: characters of a line; a narrow table lacks columns."""
-    titles = ["method", *(["idea"] if width >= IDEA_WIDTH else []), *COSTS, "paper"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=LEGEND)
-    for title in titles:
-        table.add_column(title, justify="right" if title in COSTS else "left", no_wrap=title not in LONG)
-    for group, members in groupby(rows, key=itemgetter(1)):
-        table.add_section()
-        table.add_row(literal(group, "bold"))
-        for name, _, idea, down, up, kept, gradients, paper, short in members:
-            shown = [name, *([idea] if width >= IDEA_WIDTH else []), down, up, kept, gradients]
-            table.add_row(*map(literal, [*shown, paper if width >= ARXIV_WIDTH else short]))
-    return table
 
 
 def recipe_rows(paper: str | None = None, calibrate: bool = False) -> list[Row]:
