@@ -1,14 +1,18 @@
-"""Statistics that the studies share: Holm's correction, and rank correlations with bootstrap intervals."""
+"""Statistics that the studies share: Holm's correction, power, and rank correlations with bootstrap intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, sqrt
 
 import numpy as np
-from scipy.stats import rankdata
+from scipy.optimize import brentq
+from scipy.stats import ncf, rankdata
+from scipy.stats import t as student
 
 LEVEL = 0.05
+POWER = 0.8
 DRAWS, SEED = 10_000, 0  # of the bootstrap
 
 
@@ -30,6 +34,18 @@ def holm(p: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(1.0, (len(known) - rank) * known[place]))
         corrected[place] = highest
     return [None if raw is None else value for raw, value in zip(p, corrected, strict=True)]
+
+
+def power(effect: float, deviation: float, n: int, level: float = LEVEL) -> float:
+    """Return the probability that the two-sided t test of `n` numbers with this `deviation` finds a mean `effect`."""
+    limit, shift = student.ppf(1 - level / 2, n - 1), effect / deviation * sqrt(n)
+    return float(ncf.sf(limit**2, 1, n - 1, shift**2))  # the square of a noncentral t, of both sides
+
+
+def detectable(deviation: float, n: int, level: float = LEVEL) -> float:
+    """Return the mean that is found with at least probability POWER, rounded up to hundredths of its unit."""
+    exact = float(deviation * brentq(lambda effect: power(effect, 1.0, n, level) - POWER, 0.0, 100 / sqrt(n)))
+    return ceil(100 * exact) / 100
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:

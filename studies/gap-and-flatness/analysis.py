@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from scipy.optimize import brentq
-from scipy.stats import ncf, ttest_1samp
-from scipy.stats import t as student
+from scipy.stats import ttest_1samp
 
 from ..inference import LEVEL, Correlation, draws, holm, spearman, with_interval
 from .plan import CHANCE, GAPS, PLAN, Configuration, Part, Plan, Scores, configuration_of, ranked
 
 MARGIN = 1.0  # points: interactions below it do not matter
 LEAST_GAP = 2.0  # points, by which a base's gap at `few` exceeds that at `many`
-POWER = 0.8
 ONE_GRADIENT = ("FedLESAM",)  # flat methods that take one gradient a step, as their bases do
 DRAWS = 2_000  # of the bootstrap
 MORE, LESS, NO_DIFFERENCE, UNDECIDED = "more with few", "less with few", "no difference that matters", "undecided"
@@ -402,18 +398,6 @@ def correlation(rows: Sequence[Row], measure: str) -> Correlation | None:
     drawn = draws(len(whole), "methods", DRAWS)[:, :, None], draws(len(seeds), "seeds", DRAWS)[:, None, :]
     resampled = spearman(x[drawn].reshape(DRAWS, -1), y[drawn].reshape(DRAWS, -1))
     return with_interval(float(spearman(x.reshape(1, -1), y.reshape(1, -1))[0]), resampled, len(whole))
-
-
-def power(effect: float, deviation: float, n: int, level: float = LEVEL) -> float:
-    """Return the probability that the two-sided t test over `n` seeds finds an interaction."""
-    limit, shift = student.ppf(1 - level / 2, n - 1), effect / deviation * sqrt(n)
-    return float(ncf.sf(limit**2, 1, n - 1, shift**2))  # the square of a noncentral t, of both sides
-
-
-def detectable(deviation: float, n: int, level: float = LEVEL) -> float:
-    """Return the interaction that is found with at least probability POWER, rounded up to hundredths of a point."""
-    exact = float(deviation * brentq(lambda effect: power(effect, 1.0, n, level) - POWER, 0.0, 100 / sqrt(n)))
-    return ceil(100 * exact) / 100
 
 
 def means_of(rows: Sequence[Row], columns: Sequence[str]) -> Mapping[str, float]:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.tables import MISSING, Table
 
-from ..inference import LEVEL, Correlation
+from ..inference import LEVEL, POWER, Correlation, detectable
+from . import plan
 from .analysis import (
     LEAST_GAP,
     MEASURES,
@@ -24,7 +25,6 @@ from .analysis import (
     Row,
     contrasts,
     correlation,
-    detectable,
     diverged,
     equal_gradients,
     estimate,
@@ -40,7 +40,7 @@ from .figures import lead_figure
 from .plan import GAPS, Configuration, ranked
 
 FIGURES = "_static/gap_study"  # below docs/
-IMAGES = {"few": "2,000", "many": "20,000"}  # training images
+IMAGES = {gap: f"{number:,}" for gap, number in plan.IMAGES.items()}
 LEAST_P = 1e-4  # that is printed
 TWICE = "at twice the gradients for the base"
 
@@ -367,9 +367,9 @@ def power_chapter(results: Results) -> str:
         (what, f"{one.mean:+.2f}", f"{one.deviation:.2f}", f"{detectable(one.deviation, one.n, level):.2f}")
         for what, one, level in tests
     ]
-    table = Table(("test", "interaction", "deviation over seeds", "found with probability 0.8"), rows)
+    table = Table(("test", "interaction", "deviation over seeds", f"found with probability {POWER:g}"), rows)
     return _headed("Power", f"As planned, with {n} seeds and a deviation of one point: {planned} are found with "
-                   "probability 0.8. As it came, in points:", table.markdown())  # fmt: skip
+                   f"probability {POWER:g}. As it came, in points:", table.markdown())  # fmt: skip
 
 
 def _headed(title: str, *parts: str) -> str:

@@ -8,7 +8,10 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 GAPS = ("few", "many")
-CLIENTS = 50
+DATA = "fashion-mnist"
+IMAGES = {"few": 2_000, "many": 20_000}  # training images of all clients
+CLIENTS, COHORT = 50, 10
+MODEL: Mapping[str, Any] = {"name": "mlp", "options": {"hidden": [200, 200]}}
 CHANCE = 0.1  # the accuracy of a run that diverged
 Row = Mapping[str, Any]  # a run that has finished or diverged, as collect.py describes it
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from collect import HERE, Row, ended_runs, kept_rows, key_of, run_row
-from plan import CLIENTS, PLAN, Configuration, Part, Plan, configuration_of
+from plan import CLIENTS, COHORT, MODEL, PLAN, Configuration, Part, Plan, configuration_of
 
 from fedflat.cli.console import Console, in_one_line
 from fedflat.core.errors import InputError, NonFiniteError
@@ -49,12 +49,12 @@ def settings(
         "data": {"name": "npz", "clients": CLIENTS},
         "data_dir": str(folder),
         "partition": {"name": "natural"},
-        "model": {"name": "mlp", "options": {"hidden": [200, 200]}},
+        "model": MODEL,
         "client": {"lr": lr, "lr_decay": DECAY ** (PLAN.rounds / rounds), "epochs": None, "steps": 10,
                    "batch_size": 20},
         "methods": [method_table(one) for one in chosen],
         "seeds": [seed],
-        "participation": 10,
+        "participation": COHORT,
         "rounds": rounds,
         "eval_every": 10,
         "last": 3,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from plan import CLIENTS, PLAN
+from plan import CLIENTS, DATA, IMAGES, PLAN
 
 from fedflat.cli.console import in_one_line
 from fedflat.data import prepare
@@ -22,7 +22,7 @@ from fedflat.data.partition import Samples, all_partitions
 from fedflat.files import make_folder
 
 CLASSES = 10
-MANY, TENTH = 20_000, 10  # images of all clients; at `few` a client holds a tenth of its images
+TENTH = IMAGES["many"] // IMAGES["few"]  # at `few` a client holds a tenth of its images
 SET_ASIDE = 10_000  # images to choose hyper-parameters by
 ORDER = 20_261_125  # the seed of the permutation of the training images
 Index = NDArray[np.int64]
@@ -30,7 +30,7 @@ Index = NDArray[np.int64]
 
 def clients_of(y: Index, rng: np.random.Generator) -> list[Index]:
     """Draw the samples of each client at `many` from labels `y` (n,): equal sizes, Dirichlet shares of the classes."""
-    drawn = rng.permutation(len(y))[:MANY]
+    drawn = rng.permutation(len(y))[: IMAGES["many"]]
     scheme = all_partitions()["balanced-dirichlet"](alpha=0.3)
     return [drawn[part] for part in scheme.split(Samples(y[drawn], CLASSES), CLIENTS, rng)]
 
@@ -46,7 +46,7 @@ def tenth_of(samples: Index, y: Index, rng: np.random.Generator) -> Index:
 
 def write_sets(data_dir: str, out: Path) -> None:
     """Write the folders below `out`. Raises InputError if the data set is missing."""
-    data = prepare("fashion-mnist", data_dir)
+    data = prepare(DATA, data_dir)
     x, y = data.train.x.numpy(), data.train.y.numpy()
     order = np.random.default_rng(ORDER).permutation(len(y))
     pool, aside = order[:-SET_ASIDE], order[-SET_ASIDE:]

@@ -32,6 +32,7 @@ from fedflat.reports.catalogue import costs
 analysis, collect, page, plan = (
     import_module(f"studies.gap-and-flatness.{name}") for name in ("analysis", "collect", "page", "plan")
 )
+inference = import_module("studies.inference")
 FOLDER = Path(__file__).parents[2] / "studies" / "gap-and-flatness"
 PROGRAMS = ("collect", "plan", "run", "sets")
 PLAN = plan.PLAN
@@ -278,7 +279,7 @@ def test_words_come_at_the_stated_rates(interaction: float, deviation: float, wa
 
 def test_the_plans_power_is_that_of_the_text() -> None:
     text = (FOLDER / "README.md").read_text()
-    found = [analysis.detectable(1.0, 28, level) for level in (0.05, 0.0125)]
+    found = [inference.detectable(1.0, 28, level) for level in (0.05, 0.0125)]
     assert (
         "interaction of {:.2f} points is found with probability 0.8 at 0.05, and one of {:.2f}".format(*found) in text
     )
