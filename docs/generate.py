@@ -25,7 +25,7 @@ from benchmarks.tables import (
     vectors_table,
 )
 from docs import measured_tables as measured
-from docs import published
+from docs import published, study_quotes
 from docs.gpu_lines import gpu_lines_table
 from docs.measured_tables import UNMEASURED
 from docs.method_grid import grid
@@ -48,7 +48,6 @@ DOCS = ROOT / "docs"
 STUDY = ROOT / "studies" / "flat-or-tuned" / "results"
 GAP_STUDY = ROOT / "studies" / "gap-and-flatness" / "results"
 study = import_module("studies.flat-or-tuned.page")  # the hyphens of the folder keep it from an import statement
-study_guidance = import_module("studies.flat-or-tuned.guidance")
 study_analysis = import_module("studies.flat-or-tuned.analysis")
 gap_study = import_module("studies.gap-and-flatness.page")
 
@@ -56,9 +55,9 @@ gap_study = import_module("studies.gap-and-flatness.page")
 def parts() -> dict[str, Mapping[str, str]]:
     """Return what stands between the marks of each page, by mark; but for pages of methods and of studies."""
     return {
-        "README.md": {"methods": method_table()},
+        "README.md": {"methods": method_table(), "studies": study_quotes.readme(*both_studies())},
         "docs/methods.md": {"index": index_table(), "grid": grid()},
-        "docs/which_method.md": {"costs": cost_of_methods(), **study_guidance.chapters(study_results(STUDY))},
+        "docs/which_method.md": {"costs": cost_of_methods(), **study_quotes.which_method(*both_studies())},
         "docs/decisions.md": {"contents": decisions()},
         "docs/data.md": {"partitions": partition_table()},
         "docs/flatness.md": {"measures": measure_table()},
@@ -310,10 +309,15 @@ def study_results(folder: Path) -> Any:
     return study_analysis.Results.load(folder)
 
 
+def both_studies() -> tuple[Any, Any]:
+    """Return the results of the first and of the second study."""
+    return study_results(STUDY), gap_study.Results.load(GAP_STUDY)
+
+
 def study_page(folder: Path) -> dict[Path, str]:
-    """Return docs/study.md and its figures, from the results in `folder`."""
+    """Return docs/study.md and its figures, from the results in `folder` and those of the second study."""
     results = study_results(folder)
-    contents = study.chapters(results) | study_guidance.chapters(results)
+    contents = study.chapters(results) | study_quotes.first_study(results, gap_study.Results.load(GAP_STUDY))
     return page_with_figures("study.md", contents, study.FIGURES, study.figures(results))
 
 

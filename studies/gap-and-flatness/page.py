@@ -95,7 +95,11 @@ def _versions(one: dict[str, str]) -> str:
 
 def _hours(rows: Sequence[Row]) -> str:
     hours = sum(row["seconds"] or 0.0 for row in rows) / 3600
-    return f"Training took {hours:.1f} hours, all runs together."
+    resumed = sum(row["segments"] > 1 for row in rows)
+    return (
+        f"Training took {hours:.1f} core-hours by the clock, all runs together, one worker for each; {resumed} runs "
+        "were interrupted and resumed. Runs that were lost and trained anew are counted once."
+    )
 
 
 def lead(results: Results) -> str:

@@ -40,14 +40,16 @@ from fedflat.experiments.tuning_spec import TuningSpec
 from fedflat.methods import find
 from support.studies import SMALL, study_spec
 
-analysis, collect, guidance, kept, script, study = (
+analysis, collect, guidance, joined, kept, power, script, study = (
     import_module(f"studies.flat-or-tuned.{name}")
-    for name in ("analysis", "collect", "guidance", "kept", "run", "page")
+    for name in ("analysis", "collect", "guidance", "joined", "kept", "power", "run", "page")
 )
+inference = import_module("studies.inference")
 FOLDER = Path(__file__).parents[2] / "studies" / "flat-or-tuned"
 PLAN = (FOLDER / "README.md").read_text()
 PLAIN = ("FedAvg", "FedCM", "FedDyn")
 MARKS = re.findall(r"<!-- (.+): written by", (FOLDER.parents[1] / "docs" / "study.md").read_text())
+QUOTED = "second study"  # what is not of this study's results
 AGAIN = ["FedGF", "FedDyn"]  # searched a second time; in the results that are made up only FedGF's second one is better
 PERTURBED = [method for method in analysis.BASES if method not in analysis.MORE_THAN_A_RADIUS]
 
@@ -154,6 +156,57 @@ def test_a_contrast_has_the_pairs_that_exist() -> None:
 )
 def test_verdicts_at_their_borders(mean: float, high: float | None, corrected: float | None, expected: str) -> None:
     assert analysis.verdict(Difference(mean, None if high is None else 2 * mean - high, high, 5), corrected) == expected
+
+
+@pytest.mark.parametrize(("effect", "deviation", "n", "level"), [(1, 0.44, 5, 0.05 / 9), (0.55, 1, 28, 0.05)])
+def test_power_is_the_share_of_drawn_samples_that_the_t_test_finds(
+    effect: float, deviation: float, n: int, level: float
+) -> None:
+    drawn = np.random.default_rng(4).normal(effect, deviation, (40_000, n))
+    t = drawn.mean(axis=1) / drawn.std(axis=1, ddof=1) * sqrt(n)
+    found = float(np.mean(2 * student.sf(np.abs(t), n - 1) < level))
+    assert inference.power(effect, deviation, n, level) == pytest.approx(found, abs=4 * sqrt(0.25 / 40_000))
+
+
+def test_with_hardly_an_effect_the_power_is_the_level() -> None:
+    assert inference.power(1e-4, 1.0, 5, 0.01) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_deviation_is_that_of_the_differences() -> None:
+    own, base = {0: 0.5, 1: 0.52, 2: 0.47}, dict.fromkeys(range(3), 0.45)
+    [one] = analysis.contrasts(runs_of({"FedSAM": own}), runs_of({"FedAvg": base}), ["FedSAM"])
+    assert power.deviation(one.difference) == pytest.approx(np.std(list(own.values()), ddof=1))
+
+
+def test_power_is_what_a_reader_of_the_kept_runs_has_computed() -> None:
+    """By another program, from the same runs: 0.5, 0.06 and 0.03 at alpha = 0.1, and 0.01 at alpha = 0."""
+    results = analysis.Results.load(FOLDER / "results")
+    found = {split: {one.method: p for one, _, p in power.powers(results, split)} for split in collect.SPLITS}
+    for method, digits, stated in (("FedSMOO", 1, 0.5), ("FedGMT", 2, 0.06), ("MoFedSAM", 2, 0.03)):
+        assert round(found["alpha-0.1"][method], digits) == stated
+    assert round(float(np.median(list(found["alpha-0"].values()))), 2) == 0.01
+
+
+def test_what_changed_has_the_numbers_of_the_results(made_up: Path) -> None:
+    """All test accuracies of final models are 50 %, training accuracies 51 %; LPF and trace are drawn."""
+    results = analysis.Results.load(made_up)
+    assert "differ by at most 1.00 points in each of the 24 means over seeds" in joined.changed(results)
+    shares = {}
+    for row in results.runs:
+        if row["part"] == "tuned":
+            shares.setdefault((row["split"], row["method"]), []).append((row["trace"], row["lpf"]))
+    means = [np.mean(values, axis=0) for values in shares.values()]
+    least, most = (pick(1e-4 / 2 * trace / lpf for trace, lpf in means) for pick in (min, max))
+    assert joined.widest_rise(results)[1:] == pytest.approx((least, most))
+    assert "held a lead over their plain bases" in joined.outcome(results)
+
+
+def test_the_scale_is_that_of_the_plan() -> None:
+    said = joined.scale_of(analysis.Results.load(FOLDER / "results"))
+    for stated in ("62,006 parameters", "5 of 100 clients a round"):
+        assert stated in PLAN
+        assert stated in said
+    assert said.endswith("1,000 rounds at alpha = 0 and 300 rounds at alpha = 0.1, 9 flat methods, 5 seeds.")
 
 
 def test_spearman_is_scipys_with_ties() -> None:
@@ -408,10 +461,11 @@ def tables(text: str) -> list[list[dict[str, str]]]:
 
 def test_without_results_every_mark_says_so() -> None:
     nothing = analysis.Results.load(Path("nowhere"))
-    assert study.chapters(nothing) | {
-        "guidance": guidance.guidance(nothing),
-        "reach": guidance.reach(nothing),
-    } == dict.fromkeys(MARKS, "Not measured yet.")
+    others = [mark for mark in MARKS if mark != QUOTED]
+    assert study.chapters(nothing) | guidance.chapters(nothing) | joined.chapters(nothing) == dict.fromkeys(
+        others, "Not measured yet."
+    )
+    assert joined.outcome(nothing) == "Not measured yet."
     assert study.figures(nothing) == {}
 
 
@@ -419,7 +473,7 @@ def test_without_results_every_mark_says_so() -> None:
 def test_every_mark_is_filled_and_every_figure_is_shown(made_up: Path, pages: dict[Path, str]) -> None:
     text = next(content for path, content in pages.items() if path.suffix == ".md")
     chapters = study.chapters(analysis.Results.load(made_up))
-    assert sorted([*chapters, "guidance", "reach"]) == sorted(MARKS)
+    assert sorted([*chapters, "guidance", "reach", "changed", "power", "scale", QUOTED]) == sorted(MARKS)
     assert "Not measured yet." not in text
     drawn = {path.name for path in pages if path.suffix == ".svg"}
     assert drawn == {"contrasts.svg", "curves-alpha-0.svg", "curves-alpha-0.1.svg", "flatness.svg", "drift.svg"}

@@ -1,0 +1,30 @@
+"""What README.md, docs/study.md and docs/which_method.md quote of the studies' results, each with its scale."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+guidance, joined = (import_module(f"studies.flat-or-tuned.{name}") for name in ("guidance", "joined"))
+quotes = import_module("studies.gap-and-flatness.quotes")
+
+
+def readme(first: Any, second: Any) -> str:
+    """Return three lines: what each study found, and the second one by method."""
+    return "\n".join([
+        f"* [Flat, or tuned?](docs/study.md) {joined.outcome(first)} So that is about speed, and not about what "
+        f"generalises. {joined.scale_of(first)}",
+        f"* [Does a flat minimum help where there is a gap?](docs/gap_study.md) {quotes.quote(second)}",
+        f"* [Which method?](docs/which_method.md) {quotes.gains(second)} {quotes.scale_of(second.plan)}",
+    ])  # fmt: skip
+
+
+def first_study(first: Any, second: Any) -> dict[str, str]:
+    """Return what docs/study.md says beside the tables of its study, by mark."""
+    return guidance.chapters(first) | joined.chapters(first) | {"second study": quotes.quote(second)}
+
+
+def which_method(first: Any, second: Any) -> dict[str, str]:
+    """Return what docs/which_method.md says of both studies, by mark."""
+    of_second = {"second study": quotes.quote(second), "second study methods": quotes.methods(second)}
+    return guidance.chapters(first) | {"scale": joined.scale_of(first)} | of_second

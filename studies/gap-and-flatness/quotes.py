@@ -1,0 +1,44 @@
+"""What other pages quote of this study: its sentences, never without its scale."""
+
+from __future__ import annotations
+
+from ..scale import scale, title
+from .analysis import Results, contrasts, estimate, primary
+from .page import IMAGES, primary_sentence, sentences
+from .plan import CLIENTS, COHORT, DATA, GAPS, MODEL, Plan
+
+UNFINISHED = "The second study asks whether flatness helps where there is a gap; its runs have not finished."
+
+
+def quote(results: Results) -> str:
+    """Return the primary sentence with its scale."""
+    found = primary(contrasts(results.compared, results.plan)) if results.has_ended else None
+    return f"**{primary_sentence(found)}** {scale_of(results.plan)}" if found else UNFINISHED
+
+
+def methods(results: Results) -> str:
+    """Return a list with what each flat method gained, and the scale."""
+    if not results.has_ended:
+        return UNFINISHED
+    return "\n".join([*(f"* {one}" for one in sentences(results)), "", scale_of(results.plan)])
+
+
+def gains(results: Results) -> str:
+    """Return in one sentence what each flat method gained with few images, and the gaps of the bases there."""
+    if not results.has_ended:
+        return UNFINISHED
+    every = contrasts(results.compared, results.plan)
+    told = [f"{one.flat} {found.mean:+.2f} ({found.low:+.2f} to {found.high:+.2f}) over {one.base}"
+            for one in every if (found := estimate(one.lead["few"]))]  # fmt: skip
+    gaps = [one.base_gap["few"].mean() for one in every]
+    return (
+        f"On {title(DATA)} with {IMAGES['few']} images, where the plain methods' training accuracy is {min(gaps):.1f} "
+        f"to {max(gaps):.1f} points above their test accuracy, the flat methods' leads in points are {', '.join(told)}."
+    )
+
+
+def scale_of(plan: Plan) -> str:
+    """Return the scale of this study."""
+    numbers = " or ".join(IMAGES[gap] for gap in GAPS)
+    return scale(DATA, MODEL, CLIENTS, COHORT, f"{numbers} training images", f"{plan.rounds} rounds",
+                 f"{len(plan.base_of)} flat methods", f"{len(plan.seeds)} seeds")  # fmt: skip
