@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -20,6 +22,7 @@ from fedflat.federation.flower.ejections import Ejections
 from fedflat.federation.flower.event_log import EVENTS, EventLog, read_events
 from fedflat.federation.flower.metrics import GRACE_SECONDS, FederationState, serve
 from support.flower_fixtures import GridFederation, failing, study_of
+from support.local_user import documented_listeners, listening_sockets
 
 PARAMETERS = 64 * 16 + 16 + 16 * 10 + 10
 
@@ -171,7 +174,43 @@ def test_a_damaged_log_is_named(federation: GridFederation, tmp_path: Path) -> N
         assert "ejected.json is damaged" in got(f"{address}/health").text
 
 
-def test_nobody_else_can_reach_it(federation: GridFederation) -> None:
-    """It listens on the loopback unless another address is stated."""
-    with serve(federation.out, "127.0.0.1", 0) as server:
-        assert server.server_address[0] == "127.0.0.1"
+@contextmanager
+def command(out: Path, *flags: str) -> Iterator[tuple[int, int]]:
+    """Run `fedflat flower metrics` on a free port; give its process and port."""
+    words = [sys.executable, "-m", "fedflat", "flower", "metrics", str(out), "--port", "0", *flags]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.pid, int(process.stdout.readline().split("/metrics")[0].rpartition(":")[2])
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sockets are read from /proc, and all of 127.0.0.0/8 is loopback")
+@pytest.mark.parametrize(("flags", "address"), [((), "127.0.0.1"), (("--host", "127.0.0.2"), "127.0.0.2")])
+def test_it_listens_on_the_loopback_alone_unless_another_address_is_stated(
+    federation: GridFederation, flags: tuple[str, ...], address: str
+) -> None:
+    """A listener on all interfaces would answer at both addresses."""
+    with command(federation.out, *flags) as (process, port):
+        assert listening_sockets([process]) == {(process, address, port)}
+        other = {"127.0.0.1": "127.0.0.2", "127.0.0.2": "127.0.0.1"}[address]
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((other, port), timeout=30)
+        assert got(f"http://{address}:{port}/health").status_code == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sockets are read from /proc")
+def test_what_listens_is_what_the_page_of_threats_says(federation: GridFederation) -> None:
+    with command(federation.out) as (process, _):
+        found = {address for _, address, _ in listening_sockets([process])}
+    assert found == {place.partition(":")[0] for _, place in documented_listeners("fedflat flower metrics")}
+
+
+def test_whoever_reads_it_gets_numbers_and_names_of_clients_and_no_file(federation: GridFederation) -> None:
+    """Metrics have no other label, and no other path is served."""
+    with served(federation.out) as address:
+        families = list(text_string_to_metric_families(got(f"{address}/metrics").text))
+        assert {label for family in families for one in family.samples for label in one.labels} == {"client"}
+        for place in ("/events.jsonl", "/model.safetensors", "/../out/events.jsonl", "//etc/passwd", "/metrics/.."):
+            assert got(f"{address}{place}").status_code == 404
