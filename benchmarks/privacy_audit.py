@@ -17,6 +17,7 @@ from scipy.stats import beta
 
 import fedflat as ff
 from fedflat.core.method import Context
+from fedflat.core.records import Model
 from fedflat.methods import find
 from fedflat.rounds.private_rounds import PrivateRounds
 
@@ -46,7 +47,7 @@ def scores(privacy: ff.Privacy, rounds: int, runs: int, seed: int = 0) -> Scores
 def told(private: PrivateRounds, t: int, inside: np.ndarray) -> np.ndarray:
     """Return what the server publishes of each canary, in clips: the noised mean times the expected number."""
     like = torch.zeros(CANARIES, dtype=torch.float64)
-    mean = private.mean(find("FedAvg")(), like, Context(t=t, lr=0.1, share=private.privacy.rate))
+    mean = private.mean(find("FedAvg")(), Model(like), Context(t=t, lr=0.1, share=private.privacy.rate))
     present = private.cohort(t)
     present = present[inside[present]]
     if len(present):

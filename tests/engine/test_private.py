@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.core.records import record_norm
+from fedflat.core.wrapper import Wrapper
 from fedflat.engine.cohort import InProcess
-from fedflat.methods import find
+from fedflat.methods import all_methods, find
 from fedflat.rounds.private_mean import PrivateMean
 from fedflat.rounds.private_rounds import PrivateRounds
 from support.federation import simulation
@@ -216,6 +218,10 @@ REFUSED = {
     "Local is local": {"method": find("Local")()},
     "Centralised is centralised": {"method": find("Centralised")()},
     "privacy.delta = 0.2": {"privacy": changed(delta=0.2)},
+    "privacy.clip_without_public does not go with FedSAM": {
+        "method": find("FedSAM")(),
+        "privacy": changed(clip_without_public=True),
+    },
     "privacy must be": {"privacy": 8.0},
     "privacy does not go with guard": {"guard": ff.Guard(multiple=2.0)},
     "privacy does not go with guard or attack": {"attack": ff.Attack(kind="noise", share=0.2)},
@@ -257,3 +263,41 @@ def test_the_norm_that_is_bounded_is_that_of_the_whole_record() -> None:
     lr_sum = torch.tensor([[float(mean.lr_factors) * 0.1]], dtype=torch.float64)
     both = sim.method.mean(delta=sums["delta"][None], dc=sums["dc"][None])
     assert float(record_norm(both, lr_sum)) == pytest.approx(clip, rel=1e-5)
+
+
+PUBLIC = sorted(name for name, cls in all_methods().items() if cls.public not in (Method.public, Wrapper.public))
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_without_the_public_part_one_client_moves_the_sum_by_at_most_the_clip(name: str) -> None:
+    clip = 0.01
+    sim = private(find(name)(), changed(clip=clip, clip_without_public=True), data=hostile())
+    sim.round()
+    moved = [
+        distance(sim, mean_of(sim, cohort), mean_of(sim, without)) for cohort, without in (([0, 1], [1]), ([0], []))
+    ]
+    assert max(moved) <= clip * (1 + 1e-12)
+    assert moved[0] > 0.999 * clip
+
+
+def test_what_is_clipped_away_leaves_the_public_part() -> None:
+    """With nothing left of what clients know, FedCM moves along the last direction: by -(1 - alpha) lr K Delta."""
+    alpha = 0.25
+    sim = private(find("FedCM")(alpha=alpha), changed(clip=1e-9, clip_without_public=True))
+    direction = torch.linspace(-1, 1, len(sim.w), dtype=sim.w.dtype)
+    sim._server.state = replace(sim._server.state, direction=direction)
+    before, lr = sim.w, sim.client.lr
+    sim.round()
+    torch.testing.assert_close(sim.w - before, -(1 - alpha) * lr * 4 * direction, rtol=0, atol=1e-7)
+    torch.testing.assert_close(sim.server.direction, (1 - alpha) * direction, rtol=0, atol=1e-6)
+
+
+def test_with_a_bound_that_nobody_reaches_and_all_clients_the_public_part_changes_nothing() -> None:
+    """The mean of x - c, and c, is the mean of x, if all take part; the noise is the same."""
+    runs = [
+        private(find("MoFedSAM")(), changed(clip=10.0, rate=1.0, noise_multiplier=0.01, epsilon=1e6,
+                                            clip_without_public=public)).run()
+        for public in (False, True)
+    ]  # fmt: skip
+    torch.testing.assert_close(runs[0].w, runs[1].w, rtol=0, atol=1e-5)  # records are rounded to a grid
+    assert not torch.equal(runs[0].w, runs[1].w)

@@ -235,6 +235,14 @@ class Method(ABC):
         """
         return 1.0
 
+    def public(self, down: Any, ctx: Context) -> Any:
+        """Return the part of a client's message that the server computes by itself; by default None: no part.
+
+        It depends on `down` (1, width), and on `ctx.steps` and `ctx.lr_sum` (1, 1) of a client, and is a message with
+        these shapes. Privacy can then clip and noise what is left of the message alone.
+        """
+        return None
+
     def receive(self, up: Any, ctx: Context) -> Any:
         """Return the record that the server averages, from one client's message: by default the message itself.
 

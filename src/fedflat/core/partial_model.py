@@ -178,6 +178,10 @@ class PartialModel(EngineWrapper):
                             kept=kept)  # fmt: skip
         return self._outer("up", up, statistics=client.statistics), state
 
+    def public(self, down: Any, ctx: Context) -> Any:
+        found = self.base.public(self._inner("down", down), self._context(ctx))
+        return None if found is None else self._outer("up", found, statistics=down.statistics)
+
     def receive(self, up: Any, ctx: Context) -> Any:
         received = self.base.receive(self._inner("up", up), self._context(ctx))
         return self._outer("mean", received, statistics=up.statistics)

@@ -156,7 +156,7 @@ def global_names(function: FunctionType, *operations: str) -> set[str]:
 
 HOOKS = (
     "check_rounds", "round_lr", "init_server", "broadcast", "init_client", "start", "step", "lr_factor", "finish",
-    "receive", "update", "served",
+    "public", "receive", "update", "served",
 )  # fmt: skip
 RECORDS = ("server", "down", "up")
 

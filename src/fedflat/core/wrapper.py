@@ -111,6 +111,9 @@ class Wrapper(Method):
     def lr_factor(self, ctx: Context) -> Tensor | float:
         return self.base.lr_factor(ctx)
 
+    def public(self, down: Any, ctx: Context) -> Any:
+        return self.base.public(down, ctx)
+
     def receive(self, up: Any, ctx: Context) -> Any:
         return self.base.receive(up, ctx)
 

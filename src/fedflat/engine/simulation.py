@@ -489,7 +489,7 @@ class Simulation:
         with one_thread(self._server.state.w.device), method_errors_named(self.method):
             down = self._server.broadcast()
             if private is not None:
-                mean = private.mean(self._server.method, down.w, ctx)
+                mean = private.mean(self._server.method, down, ctx)
             trained = train(trainer, self._store, Cohort(clients, weights, down, ctx, arrivals), keep, ranks, mean)
             if private is not None and mean is not None and keep:
                 with ranks.together():

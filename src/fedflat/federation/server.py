@@ -232,7 +232,7 @@ class FederatedServer(Server):
         """Return the aggregator that checks and adds up the replies of a cohort."""
         common = self.method, self.state.w, ctx, self._expected(cohort), self.guard
         if self._private is not None:
-            return UpdateAggregator(*common, self._private.mean(self.method, self.state.w, ctx))
+            return UpdateAggregator(*common, self._private.mean(self.method, self.broadcast(), ctx))
         if self._terms.secure_sum is None:
             return UpdateAggregator(*common)
         from .secure_sum.aggregator import (

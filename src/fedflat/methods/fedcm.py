@@ -43,6 +43,9 @@ class Momentum(DirectionServer, server=Anchored, down=Anchored):
     def step(self, w: Tensor, client: Nothing, down: Anchored, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
         return self.fresh * grad(w) + (1 - self.fresh) * down.direction, client
 
+    def public(self, down: Anchored, ctx: Context) -> Delta:
+        return Delta(-(1 - self.fresh) * ctx.lr_sum * down.direction)
+
     def update(self, server: Anchored, mean: MoveAndDirection, ctx: Context) -> Anchored:
         move = mean.delta if self.server_lr_mode == "relative" else -mean.direction
         return Anchored(server.w + self.server_lr * move, mean.direction)

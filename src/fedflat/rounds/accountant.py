@@ -234,6 +234,12 @@ class Privacy:
     )
     noise: Noise = hyper("system", "where random numbers come from: the operating system, or for tests the seed")
 
+    clip_without_public: bool = hyper(
+        False,
+        "clip and noise what a client sends without the part that the server computes by itself (FedCM's momentum)",
+        later=True,
+    )
+
     def __post_init__(self) -> None:
         """Check the fields. Raises InputError, naming the field, for a value out of range."""
         check(self, "privacy")

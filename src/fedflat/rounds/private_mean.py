@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from math import floor, log2
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from ..core.local import lr_factors_of
 from ..core.method import Context, Method
 from ..core.records import Record, record_norm, shortened_to
+from ..core.user_code import check_record
 from ..data.types import Index
 from .aggregation import RunningMean
 
@@ -32,23 +34,27 @@ class PrivateMean(RunningMean):
     rounded towards zero to a grid that depends on the settings alone. So a client changes the sum by at most `clip`,
     exactly. The noise is rounded to the same grid, so that the released sum is the ideal noised sum, rounded: its last
     bits reveal nothing more.
+
+    If the server computes a part of each message by itself, this part is subtracted from every record before it is
+    clipped, and added once to the mean; a client that does not take part then counts as one that sends this part.
     """
 
     def __init__(
         self, method: Method, like: Tensor, ctx: Context, steps: int, clip: float, noise_multiplier: float,
-        expected: float, noise_key: Callable[[bytes], bytes],
+        expected: float, noise_key: Callable[[bytes], bytes], down: Any = None,
     ) -> None:  # fmt: skip
         """Start with zero. steps: the local steps of a client. expected: the expected number of clients, the divisor.
 
         like: a vector (d,) that gives precision and device. noise_key: returns the key of the noise from the `digest`
         of the sums. Different sums must have different keys: in the difference of two sums with the same noise, the
-        noise cancels.
+        noise cancels. down: what clients receive, if the public part of their messages is subtracted.
         """
         super().__init__(method, like)
         self._clip, self._expected, self._noise_key = clip, expected, noise_key
         self._steps = like.new_full((1, 1), float(steps))
         self._factors = lr_factors_of(method, ctx, self._steps)
         self._lr_sum = self._factors * ctx.lr
+        self._public = None if down is None else self._public_part(method, down, ctx)
         gradients = self._record.marked("gradient_scale")
         units = {name: float(self._lr_sum) if name in gradients else 1.0 for name in self._sums}
         self._deviations = {name: noise_multiplier * clip / unit for name, unit in units.items()}
@@ -59,6 +65,8 @@ class PrivateMean(RunningMean):
 
     def bounded(self, received: Record) -> Any:
         """Clip the records `received` (c, width) before they are added; a record that is not finite becomes zero."""
+        if self._public is not None:
+            received = received.map(lambda x, known: x - known, self._public)
         norm = record_norm(received, self._lr_sum.expand(len(next(iter(received.tensors().values()))), 1))
         shorter = shortened_to(received, norm, self._clip * (1 - SLACK))
         fields = {}
@@ -76,7 +84,8 @@ class PrivateMean(RunningMean):
             # Multiples of the grid's unit in float64, so that nothing is rounded.
             noised = total + torch.from_numpy(np.rint(deviates / unit) * unit).to(total.device)
             means[name] = (noised / self._expected).to(self.like.dtype)
-        return self._record(**means)
+        mean = self._record(**means)
+        return mean if self._public is None else mean.map(lambda x, known: x + known[0], self._public)
 
     def digest(self) -> bytes:
         """Return the SHA-256 of the exact sums and of the standard deviations of the noise.
@@ -98,6 +107,12 @@ class PrivateMean(RunningMean):
     def lr_factors(self) -> Tensor:
         """The sum of the factors on the step size over these steps, (1,)."""
         return self._factors[0]
+
+    def _public_part(self, method: Method, down: Any, ctx: Context) -> Any:
+        """Return what the server makes of the public part of a client's message, (1, width)."""
+        at_client = replace(ctx, steps=self._steps, lr_sum=self._lr_sum)
+        public = method.public(down.map(lambda x: x[None]), at_client)
+        return check_record(method, "receive", method.receive(public, at_client), method.mean)
 
     def _grid_unit(self, name: str) -> float:
         return 2.0 ** (floor(log2(self._deviations[name])) - FINENESS)

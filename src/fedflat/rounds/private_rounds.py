@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.method import Context, Method
-from ..core.wrapper import label_of
+from ..core.wrapper import chain, label_of
 from ..data.types import Index
 from ..files import PRIVATE, read_bytes, system_errors
 from ..operating_system import flush_folder, lock, open_no_link
@@ -117,13 +116,16 @@ class PrivateRounds:
         """Draw the clients of round `t`, the next one, in rising order; may be empty. All ranks must call this."""
         return poisson_sample(self._key(t, b"cohort"), self.privacy.rate, self.clients)
 
-    def mean(self, method: Method, like: Tensor, ctx: Context) -> PrivateMean:
-        """Return a mean without records yet, for the round of `ctx`; `like` (d,) gives precision and device."""
+    def mean(self, method: Method, down: Any, ctx: Context) -> PrivateMean:
+        """Return a mean without records yet, for the round of `ctx`, in which clients receive `down`."""
 
         def noise_key(digest: bytes) -> bytes:
             return self._key(ctx.t, b"noise" + digest)
 
-        return PrivateMean(method, like, ctx, self._steps, self.privacy.clip, self._noise, self.expected, noise_key)
+        public = down if self.privacy.clip_without_public else None
+        return PrivateMean(
+            method, down.w, ctx, self._steps, self.privacy.clip, self._noise, self.expected, noise_key, public
+        )
 
     def release(self, t: int, mean: PrivateMean) -> None:
         """Record the release of the sum of round `t`, on disk beside the checkpoints, before its noise can be drawn.
@@ -254,6 +256,9 @@ def _check(privacy: Privacy, method: Method, client: Client, clients: int) -> No
         raise InputError(f"privacy: {label_of(method)} is {method.training} training, in which clients send nothing")
     if client.steps is None:
         raise InputError("privacy needs client.steps: with epochs, the number of steps reveals the number of samples")
+    if privacy.clip_without_public and type(chain(method)[-1]).public is Method.public:
+        raise InputError(f"privacy.clip_without_public does not go with {label_of(method)}: the server "
+                         "computes no part of what its clients send")  # fmt: skip
     if privacy.delta * clients > MOST_DELTA:
         raise InputError(f"privacy.delta = {privacy.delta:g} is more than one over the {clients} clients: "
                          "such a delta allows to show a client's data")  # fmt: skip
