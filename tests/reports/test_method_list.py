@@ -62,7 +62,8 @@ def test_facts_are_those_of_the_class() -> None:
     assert {one.name: one.default for one in facts.settings} == {"server_lr": "1.0", "rho": "0.05"}
     assert [(one.role, one.name) for one in facts.records] == [
         ("sent to a client", "w"), ("sent to a client", "c"), ("sent by a client", "delta"), ("sent by a client", "dc"),
-        ("kept by a client", "c"), ("kept by the server", "w"), ("kept by the server", "c"),
+        ("kept by a client", "c"), ("averaged by the server", "delta"), ("averaged by the server", "dc"),
+        ("kept by the server", "w"), ("kept by the server", "c"),
     ]  # fmt: skip
     assert facts.cost == {"down": 2, "up": 2, "kept": 1, "grads": 2, "passes": 0}
     assert facts_named("MimeLite").cost["passes"] == 1, "the gradient on all samples"

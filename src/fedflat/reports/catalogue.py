@@ -14,7 +14,7 @@ from ..core.method import GROUPS, Method
 from ..core.user_code import method_errors_named
 from ..rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
 from .method_facts import COSTS, Kept, MethodFacts, Setting
-from .method_records import ROLES, WIDE, meanings, records, widths
+from .method_records import ROLES, WIDE, all_records, meanings, widths
 from .text_table import text_table
 
 if TYPE_CHECKING:
@@ -53,17 +53,17 @@ def _is_kind_of_method(cls: type) -> bool:
 
 
 def _kept(cls: type[Method]) -> Iterator[Kept]:
-    """Yield what is sent and kept."""
+    """Yield what is sent, averaged and kept."""
     told = meanings(cls)
-    for role, record in records(cls).items():
+    for role, record in all_records(cls).items():
         for name, width in widths(record, cls).items():
             yield Kept(ROLES[role], name, "d" if width == WIDE else str(width), told[record, name])
 
 
 def describe(cls: type[Method]) -> str:
-    """Describe a method in full: equations, fields, cost, where papers and code differ, our readings, citation."""
+    """Describe a method in full: group, equations, fields, cost, where papers and code differ, readings, citation."""
     signature = ", ".join(f"{f.name}={f.default}" for f in settings(cls))
-    parts = [f"{cls.__name__}({signature})", documentation(cls), _fields(cls), _cost(cls)]
+    parts = [f"{cls.__name__}({signature})\ngroup: {cls.group}", documentation(cls), _fields(cls), _cost(cls)]
     for title, texts in (
         ("where papers and released code depart", cls.sources.departures),
         ("how we read what the papers leave open", cls.sources.readings),

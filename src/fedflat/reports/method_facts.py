@@ -21,7 +21,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Kept:
-    """A field of a record: what is sent or kept."""
+    """A field of a record: what is sent, averaged or kept."""
 
     role: str  # such as "sent by a client"
     name: str

@@ -21,16 +21,17 @@ WIDE = 10**9  # parameters of a model beside which windows and scalars are small
 FIELD = re.compile(r"^(?:    # *(\S.*)\n)?    (\w+):[^#\n]*(?:# *(\S.*))?$", re.MULTILINE)  # above, name, beside
 
 
-def records(cls: type[Method]) -> dict[str, Any]:
-    """Return what a method sends and keeps, by role.
-
-    The mean is among them only where it is not what clients send.
-    """
+def all_records(cls: type[Method]) -> dict[str, Any]:
+    """Return what a method sends, averages and keeps, by role."""
     method = cls()  # a method around another one has records of its own in each instance
-    if cls.training != "federated":
-        return {"client": method.client, "server": method.server}
-    averaged = {"mean": method.mean} if method.mean is not method.up else {}
-    return {"down": method.down, "up": method.up, "client": method.client, **averaged, "server": method.server}
+    roles = ROLES if cls.training == "federated" else ("client", "server")
+    return {role: getattr(method, role) for role in roles}
+
+
+def records(cls: type[Method]) -> dict[str, Any]:
+    """Return what a method sends and keeps, by role; the mean is among them only where it is not what clients send."""
+    found = all_records(cls)
+    return {role: record for role, record in found.items() if role != "mean" or record is not found["up"]}
 
 
 def widths(record: Any, cls: type[Method]) -> dict[str, int]:
