@@ -60,7 +60,9 @@ def test_a_missing_word_imports_no_library() -> None:
 
 
 def test_lists_import_no_library(tmp_path: Path) -> None:
-    for command in commands("methods", "data list", "recipes list", "recipes list fedgf", FEDFLAT_CACHE=str(tmp_path)):
+    methods = ("methods", "methods --like fedsam", "methods fedcm --like fedsam", "methods --search momentum")
+    lists = (*methods, "data list", "recipes list", "recipes list fedgf")
+    for command in commands(*lists, FEDFLAT_CACHE=str(tmp_path)):
         assert (command.code, command.err) == (0, ""), command
         assert not LIBRARIES & set(command.packages), command.line
 

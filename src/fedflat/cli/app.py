@@ -13,8 +13,9 @@ from ..core.native_libraries import fix_product_rounding, tune_allocator
 from . import flower, recipes
 from .console import Console, in_one_line
 from .flag_names import SettingsCommand
-from .installation import check_method, doctor, methods, new
+from .installation import check_method, doctor, new
 from .landscape import landscape
+from .methods import methods
 from .preparation import data_app, prepare_model, pretrain
 from .results import export, flatness, predict, report, verify
 from .run import compare, resume, run

@@ -1,4 +1,4 @@
-"""The commands about the installation and about users' own code: `methods`, `doctor`, `new` and `check-method`."""
+"""The commands about the installation and about users' own code: `doctor`, `new` and `check-method`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import BrokenPromiseError, InputError, printable
-from ..reports.method_list import all_facts, method_table
 from .console import Console
-from .flag_names import method_names
 
 if TYPE_CHECKING:
     from ..core.method import Method
@@ -29,28 +27,6 @@ KINDS = {  # by kind: the name of the example in the template, and the commands 
 }
 KindArgument = Annotated[str, typer.Argument(metavar="method|model|data", help="Kind of code to begin.")]
 NameArgument = Annotated[str, typer.Argument(help="Name in small letters, such as my_method, for the file NAME.py.")]
-
-
-def methods(
-    context: typer.Context,
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="A method, e.g. FedSMOO; case, - and _ are ignored. Or your own, my.py:Mine; that file is then run.",
-            autocompletion=method_names,
-        ),
-    ] = None,
-) -> None:
-    """List all methods with their cost and paper, or print one: equations, fields, cost and BibTeX."""
-    console = Console()
-    if name is None:
-        return console.show(method_table(all_facts(), console.width))
-    from ..core.object_references import allow_code
-    from ..methods import find
-    from ..reports.catalogue import describe
-
-    context.with_resource(allow_code())  # the user's own command line may name code
-    console.say(*describe(find(name)).split("\n"))
 
 
 def doctor(
