@@ -120,11 +120,19 @@ def test_other_folders_are_one_line(federation: GridFederation, tmp_path: Path) 
     assert str(done.exception) == "a federation has a report of its own; give one folder"
 
 
+def test_a_long_setting_is_shortened_visibly(federation: GridFederation, tmp_path: Path) -> None:
+    """A mark stands between its beginning and its end: numbers that just end would look like all of them."""
+    out = copied(federation, tmp_path / "copy").out
+    EventLog(out, "study").append("settings", means=[1.0] + [2.0] * 400 + [3.0])
+    page = unescape(write_federation_page(FederationData.read(out), tmp_path).read_text())
+    assert re.search(r"<td>\[1.0, (2.0, )+[\d., ]*\[\.\.\.\][\d., ]*3\.0\]</td>", page)
+
+
 def test_settings_are_on_the_page_and_no_path_of_this_machine(federation: GridFederation, tmp_path: Path) -> None:
     page = unescape(write_federation_page(FederationData.read(federation.out), tmp_path).read_text())
-    assert re.search(r"<td>rounds</td><td>5</td>", page)
-    assert "<td>method.name</td>" in page
-    assert "<td>deadline</td><td>1.5</td>" in page
+    assert '<th scope="row">rounds</th><td>5</td>' in page
+    assert '<th scope="row">method.name</th>' in page
+    assert '<th scope="row">deadline</th><td>1.5</td>' in page
     assert str(federation.out) not in page
     assert str(Path.cwd()) not in page
 

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
-from ..core.errors import InputError, printable
+from ..core.errors import InputError, printable, shortened
 from ..federation.flower.client_reports import ClientReport, read_reports
 from ..federation.flower.directory import CLIENTS, MODEL, RESULT, SETTINGS, STUDY, FederationDirectory, check
 from ..federation.flower.ejections import Absence, Ejections
@@ -42,7 +42,8 @@ ROW = 0.22  # inches of a client's row in the map
 # A dark page cannot change the colours of a raster. One is dark and one light, so that they differ on grey paper.
 STATES = {"took part": "#1f6f9f", "missing or refused": "#f5b469"}
 FILE = "report.html"
-REPORTS = "the final model on each client's own test samples; own: the model with the client's own part"
+LONGEST_TEXT = 400  # characters of a setting or an event
+RECALL = "recall/"  # beginning of the names of the recalls of classes
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ def _happened(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _text(value: object) -> str:
-    return printable(str(value))[:400]
+    return shortened(printable(str(value)), LONGEST_TEXT)
 
 
 def write_federation_page(data: FederationData, folder: Path) -> Path:
@@ -205,7 +206,7 @@ def write_federation_page(data: FederationData, folder: Path) -> Path:
     text = environment().get_template("federation.html.j2").render(
         data=data, title=f"{data.label}, a federation of {len(data.clients)} clients", curves=curves,
         map=_counts(data) if is_large else _map(data), is_large=is_large,
-        reports=report_rows(data.reports) if data.reports else None, reports_caption=REPORTS,
+        reports=report_rows(data.reports) if data.reports else None, reports_caption=reports_caption(data.reports),
     )  # fmt: skip
     make_folder(folder)
     path = folder / FILE
@@ -222,22 +223,67 @@ def clients_table(data: FederationData) -> Table:
 
 
 def reports_table(reports: Sequence[ClientReport]) -> Table:
-    """Return a table of the clients of a rehearsal, for a console."""
-    titles, rows = report_rows(reports)
-    return text_table(titles, rows, ("client",), caption=REPORTS)
+    """Return a table of the clients of a rehearsal, for a console: a row for each model of a client.
+
+    It has the lowest of the recalls, and no loss; the page has both, with a column for each class and model.
+    """
+    rows = []
+    for report in reports:
+        rows.append(_console_row(report, "server's", report.scores))
+        if report.own_scores:
+            rows.append(_console_row(report, "own", report.own_scores))
+    titles = list(dict.fromkeys(title for row in rows for title in row))
+    if all(row["model"] == "server's" for row in rows):
+        titles.remove("model")
+    texts = [[row.get(title, NOTHING) for title in titles] for row in rows]
+    return text_table(titles, texts, ("client", "model"), unbroken=("client", "model"),
+                      caption=reports_caption(reports))  # fmt: skip
+
+
+def _console_row(report: ClientReport, model: str, scores: Mapping[str, float]) -> dict[str, str]:
+    """Return the cells of a client's row, by title. scores: of the model that is called `model`."""
+    few = {name: value for name, value in scores.items() if name != "loss" and not name.startswith(RECALL)}
+    recalls = [value for name, value in scores.items() if name.startswith(RECALL)]
+    few |= {"lowest_recall": min(recalls)} if recalls else {}
+    return {"client": report.name, "model": model} | _sample_texts(report) | _score_texts(few)
 
 
 def report_rows(reports: Sequence[ClientReport]) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return titles and rows of a table of clients: samples, and scores of the final and of the own model."""
-    kinds = list(dict.fromkeys(name for report in reports for name in (*report.scores, *report.own_scores)))
-    columns = [("", name) for name in kinds] + [("own ", name) for name in kinds if any(r.own_scores for r in reports)]
-    rows = []
+    cells = []
     for report in reports:
-        found = {"": report.scores, "own ": report.own_scores}
-        cells = [f"{found[whose][name]:.3f}" if name in found[whose] else NOTHING for whose, name in columns]
-        rows.append((report.name, f"{report.samples:,}", str(report.classes), f"{report.test_samples:,}", *cells))
-    titles = [f"{whose}{name.replace('_', ' ')}" for whose, name in columns]
+        own = {f"own {title}": text for title, text in _score_texts(report.own_scores).items()}
+        cells.append(_score_texts(report.scores) | own)
+    titles = sorted({title: None for one in cells for title in one}, key=lambda title: title.startswith("own "))
+    rows = []
+    for report, one in zip(reports, cells, strict=True):
+        scores = (one.get(title, NOTHING) for title in titles)
+        rows.append((report.name, *_sample_texts(report).values(), *scores))
     return ["client", "samples", "classes", "test samples", *titles], rows
+
+
+def _sample_texts(report: ClientReport) -> dict[str, str]:
+    """Return the numbers of a client's samples as texts, by the title of their column."""
+    return {
+        "samples": f"{report.samples:,}", "classes": str(report.classes), "test samples": f"{report.test_samples:,}",
+    }  # fmt: skip
+
+
+def _score_texts(scores: Mapping[str, float]) -> dict[str, str]:
+    """Return scores as texts, by the title of their column; names of classes are not changed."""
+    return {
+        name if name.startswith(RECALL) else name.replace("_", " "): f"{value:.3f}" for name, value in scores.items()
+    }
+
+
+def reports_caption(reports: Sequence[ClientReport]) -> str:
+    """Return a sentence on whose model the scores are, and why a client may have none."""
+    parts = ["the final model on each client's own test samples"]
+    if any(report.own_scores for report in reports):
+        parts.append("own: the model with the client's own part")
+    if not all(report.test_samples for report in reports):
+        parts.append("a client without test files has no scores")
+    return "; ".join(parts)
 
 
 def _curve(history: Sequence[Mapping[str, float]], name: str, title: str, factor: float) -> str | None:

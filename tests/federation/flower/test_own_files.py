@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from dataclasses import fields
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from fedflat.data.stated_schema import stated_settings
 from fedflat.experiments.spec import RunSpec
 from fedflat.federation.flower.client_reports import STATES, check_places, client_reports, read_reports, write_reports
 from fedflat.federation.flower.directory import CLIENTS
+from fedflat.federation.flower.study import files_of
 from fedflat.federation.flower.transport import GatheringError
 from fedflat.reports.federation import FederationData, write_federation_page
 from support.files import refused
@@ -112,6 +114,35 @@ def test_a_site_that_does_not_fit_is_refused_in_one_line_that_stays_at_the_site(
         check_places(federated.study, {"north": path})
 
 
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        ("absent.csv", "does not exist"),
+        ("empty", "has no files of csv"),
+        ("wrong.csv", "has no column 'outcome'"),
+    ],
+)
+def test_the_servers_test_samples_are_checked_before_a_rehearsal_starts(tmp_path: Path, test: str, words: str) -> None:
+    folder = write_tables(tmp_path / "sites")
+    (tmp_path / "empty").mkdir()
+    table = (folder / "north" / "test.csv").read_text()
+    (tmp_path / "wrong.csv").write_text(table.replace("outcome", "result"))
+    places = {site: folder / site / "train.csv" for site in SITES}
+    spec = tables(folder)
+    federated = federation(spec, tmp_path / "federation", places, test=str(tmp_path / test))
+    with refused("test: ", words):
+        check_places(federated.study, places)
+    right = federation(spec, tmp_path / "right", places, test=str(folder / "north" / "test.csv"))
+    check_places(right.study, places)
+
+
+def test_a_place_that_is_not_there_is_named_as_it_was_given(tmp_path: Path) -> None:
+    """Nodes name it `data`, and another of their keys is data-dir."""
+    federated = federation(tables(write_tables(tmp_path / "sites")), tmp_path / "federation", {"north": tmp_path})
+    with refused("gone does not exist"):
+        files_of(federated.study, "gone")
+
+
 @pytest.mark.parametrize("name", ["class_names", "numeric_columns", "means", "categories"])
 def test_a_study_that_leaves_the_meaning_to_its_sites_is_refused(tmp_path: Path, name: str) -> None:
     default = {one.name: one.default for one in fields(Schema)} | {"class_names": ()}
@@ -192,6 +223,7 @@ def test_the_reports_of_a_rehearsal_are_those_of_the_simulation(tmp_path: Path, 
     assert recalls == pytest.approx(expected.recall["flu"])
     write_reports(federated.out, reports)
     assert read_reports(federated.out) == reports
+    assert stat.S_IMODE((federated.out / CLIENTS).stat().st_mode) == 0o600
     page = write_federation_page(FederationData.read(federated.out), tmp_path / "page").read_text()
     shown = re.findall(r"<tr><td>(north|south|west)</td><td>9</td><td>\d</td><td>3</td><td>([\d.]+)</td>", page)
     assert [(name, float(x)) for name, x in shown] == [

@@ -25,7 +25,7 @@ from ...rounds.run_model import load_model
 from ..client import ClientState
 from ..membership import Membership
 from .directory import CLIENTS, MODEL, FederationDirectory
-from .study import Study, files_of, own_samples, stored
+from .study import Study, evaluation_data, files_of, own_samples, stored
 
 STATES = "clients"  # the folder of a rehearsal with the states of all clients
 METRICS = ("balanced-accuracy", "recall")
@@ -44,8 +44,11 @@ class ClientReport:
 
 
 def write_reports(out: Path, reports: Sequence[ClientReport]) -> None:
-    """Write the reports to the rehearsal's folder `out`. Raises InputError if they cannot be written."""
-    write_checked(out / CLIENTS, [asdict(report) for report in reports])
+    """Write the reports to the rehearsal's folder `out`, readable by the owner alone.
+
+    Raises InputError if they cannot be written.
+    """
+    write_checked(out / CLIENTS, [asdict(report) for report in reports], private=True)
 
 
 def read_reports(out: Path) -> list[ClientReport]:
@@ -58,12 +61,16 @@ def read_reports(out: Path) -> list[ClientReport]:
 
 
 def check_places(study: Study, places: Mapping[str, Path]) -> None:
-    """Raise InputError, naming the client, if its samples do not fit the study: now, not when all have started."""
+    """Raise InputError if samples do not fit the study: now, not when all have started.
+
+    The error names the client, or `test` if they are the server's test samples.
+    """
     for number, (name, place) in enumerate(sorted(places.items())):
         try:
             own_samples(study, _samples(study, place), number)
         except InputError as error:
             raise InputError(f"client {name}: {error}") from error
+    evaluation_data(study)
 
 
 def client_reports(study: Study, out: Path, places: Mapping[str, Path]) -> list[ClientReport]:

@@ -261,8 +261,10 @@ def files_of(study: Study, place: str) -> LoadedDataset:
 
     Raises SamplesError, naming file and column, for files that do not fit the study.
     """
-    name, how = study.spec.data.name, study.spec.data.labelling
-    loaded = source(name).load(name, str(Path(place).expanduser()), True, study.form, no_progress)
+    name, how, path = study.spec.data.name, study.spec.data.labelling, Path(place).expanduser()
+    if not path.exists():
+        raise InputError(f"{place} does not exist")
+    loaded = source(name).load(name, str(path), True, study.form, no_progress)
     return labelled(loaded, study.spec.task, name, replace(how, classes=study.classes))
 
 
@@ -292,14 +294,20 @@ def own_samples(study: Study, samples: tuple[Any, Any] | LoadedDataset, number: 
 
 
 def evaluation_data(study: Study) -> FederatedData | None:
-    """Return data with the server's test samples, or None without a test set. Raises InputError if they do not fit."""
+    """Return data with the server's test samples, or None without a test set.
+
+    Raises InputError, naming `test`, if own test samples do not fit the study.
+    """
     if not study.own_samples:
         return federated_data(study.spec)
     if not study.settings.test:
         return None
     place = study.settings.test
-    found = files_of(study, place) if study.reads_files else _read(Path(place).expanduser())
-    data = own_samples(study, found, 0)
+    try:
+        found = files_of(study, place) if study.reads_files else _read(Path(place).expanduser())
+        data = own_samples(study, found, 0)
+    except InputError as error:
+        raise InputError(f"test: {error}") from error
     return replace(data, test=data.client(0))
 
 
