@@ -125,6 +125,23 @@ def test_the_digest_is_of_what_is_sent_and_changes_with_every_setting(app: Path,
     assert app_digest(same) == app_digest(app) != app_digest(other)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--node-config", 'nmae="a"'], "--node-config: nmae: unknown key; did you mean name?"),
+        (["--node-config", 'name="../a"'], "name '../a' must be up to 64 letters"),
+        (["--node-config", "partition-id=-1"], "--node-config: partition-id: Input should be"),
+        (["--node-config", "name"], "--node-config: 'name' is no KEY=VALUE"),
+        (["--root-certificates", "gone.crt"], "--root-certificates: gone.crt is not a file"),
+        (["--auth-supernode-private-key=gone"], "--auth-supernode-private-key: gone is not a file"),
+    ],
+)
+def test_a_node_that_could_not_take_part_does_not_start(arguments: list[str], line: str) -> None:
+    """Otherwise the node would wait for a run, and the server would be the first to read of it."""
+    with failing(InputError, line):
+        run_supernode(["sha256:" + "0" * 64], arguments)
+
+
 def test_mistakes_are_one_line_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with failing(InputError, "--app-digest is missing"):
         run_supernode([], [])

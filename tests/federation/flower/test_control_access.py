@@ -29,6 +29,18 @@ def test_who_does_not_send_the_secret_is_nobody(metadata: list[tuple[str, str]])
     assert ACCESS.validate_tokens_in_metadata(metadata) == (False, None)
 
 
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1:", "https://127.0.0.1:8000", ":8000", "a b:8000"])
+def test_an_address_under_which_flower_would_not_look_is_refused(address: str, tmp_path: Path) -> None:
+    with failing(InputError, "must be HOST:PORT"):
+        log_in(address, SECRET, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("address", ["fl.example.org:8443", "[::1]:8000"])
+def test_names_and_addresses_with_a_port_are_stored(address: str, tmp_path: Path) -> None:
+    assert address in log_in(address, SECRET, tmp_path).read_text()
+
+
 def test_what_login_stores_is_what_flower_sends_and_the_superlink_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

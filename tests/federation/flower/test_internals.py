@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from flwr.app import Message, RecordDict
+from flwr.common.config import parse_config_args
 from flwr.proto.runtime_pb2 import AcquireTaskResponse
 from flwr.proto.task_pb2 import Task as TaskProto
 from flwr.supercore.constant import TaskType
@@ -47,6 +48,7 @@ from fedflat.federation.flower.internals import (
     check_tokens,
     check_version,
     node_api,
+    node_config,
     start_tasks_by,
 )
 from support.flower_fixtures import failing
@@ -228,3 +230,30 @@ def test_a_supernode_asks_our_check_and_replies_with_the_reason(monkeypatch: pyt
 )
 def test_a_nodes_address_is_read_as_flower_reads_it(arguments: list[str], expected: tuple[str, str | None]) -> None:
     assert node_api(arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ('name="clinic a" partition-id=3', {"name": "clinic a", "partition-id": 3}),
+        ("name='a' device=\"cuda:1\"", {"name": "a", "device": "cuda:1"}),
+        ("", {}),
+    ],
+)
+def test_a_nodes_configuration_is_read_as_flower_reads_it(config: str, expected: dict[str, Any]) -> None:
+    assert node_config(["--insecure", "--node-config", config]) == expected
+    assert parse_config_args([config]) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        ("name", "--node-config: 'name' is no KEY=VALUE"),
+        ('name="a" data = "b"', "is no KEY=VALUE"),
+        ("name=clinic-a", "--node-config: 'name=clinic-a' cannot be read; a text is in quotes"),
+    ],
+)
+def test_a_configuration_that_flower_would_leave_out_is_refused(config: str, line: str) -> None:
+    """Of a word that is no pair Flower says nothing: the node would run without it."""
+    with failing(InputError, line):
+        node_config(["--node-config", config])

@@ -58,6 +58,18 @@ def test_every_program_is_one_that_asks_for_a_secret_or_checks_the_app(name: str
     assert guards[guard] in words
 
 
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_the_page_starts_the_servers_programs_by_hand_as_the_units_do(name: str) -> None:
+    """With files of one folder in place of those of the system."""
+    page = (Path(__file__).parents[3] / "docs" / "deploy.md").read_text().replace("\\\n", " ")
+    [command] = service(name)["ExecStart"]
+    expected = [Path(word).name if word.startswith("/") else word for word in shlex.split(command)]
+    beginning = f"fedflat flower {expected[2]} {expected[3]} "
+    [by_hand] = [line for line in page.splitlines() if line.startswith(beginning)]
+    digest = {"${APP_DIGEST}": "$(fedflat flower digest app)"}
+    assert shlex.split(by_hand) == [digest.get(word, word) for word in expected]
+
+
 def test_the_network_of_the_server_is_this_machines_alone() -> None:
     for name in NAMES[:2]:
         directives = service(name)

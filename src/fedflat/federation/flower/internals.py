@@ -19,6 +19,7 @@ import inspect
 import json
 import logging
 import pkgutil
+import re
 import subprocess
 import sys
 import sysconfig
@@ -33,12 +34,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol
 
+from click import ClickException
 from packaging.specifiers import SpecifierSet
 
-from ...core.errors import InputError
+from ...core.errors import InputError, shortened
 
 TESTED = ("1.41.0", "1.42.0")  # the versions of Flower with which all tests of federations pass
 SUPPORTED = ">=1.41,<1.43"  # the same in pyproject.toml
+PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")  # of a configuration on a command line, as Flower finds them
 
 
 def wrong_flower(problem: str) -> InputError:
@@ -58,6 +61,7 @@ try:
     from flwr.app import Array, Error, Message
     from flwr.cli.build import build_fab_from_disk
     from flwr.cli.constant import ACCESS_TOKEN_STORE_KEY, AUTHN_TYPE_STORE_KEY, REFRESH_TOKEN_STORE_KEY
+    from flwr.common.config import parse_config_args
     from flwr.common.constant import ACCESS_TOKEN_KEY, NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, AuthnType, ErrorCode
     from flwr.supercore.address import resolve_bind_address
     from flwr.supercore.auth.typing import AccountAuthCredentials, AccountAuthLoginDetails, AccountInfo
@@ -324,10 +328,38 @@ def build_app(folder: Path) -> bytes:
 
 def node_api(arguments: Sequence[str]) -> tuple[str, str | None]:
     """Return where a SuperNode with these arguments has its API, and the file of its authority if it uses TLS."""
-    parser: argparse.ArgumentParser = import_module("flwr.supernode.cli.flower_supernode")._parse_args_run_supernode()
-    given = parser.parse_args(list(arguments))
+    given = _node_arguments(arguments)
     host = f"[{given.host}]" if ":" in given.host else given.host
     return resolve_bind_address(f"{host}:{given.port}"), given.ssl_ca_certfile if given.ssl_certfile else None
+
+
+def node_config(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the `--node-config` of a SuperNode with these arguments.
+
+    Raises InputError for words that are no pairs, which Flower leaves out, and for values that it cannot read.
+    """
+    text = _node_arguments(arguments).node_config
+    words = "" if text is None or text.endswith(".toml") else PAIR.sub(" ", text)
+    if words.strip():
+        raise InputError(f"--node-config: {shortened(words.strip())!r} is no KEY=VALUE; a text is in quotes")
+    try:
+        return dict(parse_config_args([text] if text else None))
+    except ClickException as error:
+        raise InputError(f"--node-config: {shortened(text)!r} cannot be read; a text is in quotes") from error
+
+
+def node_files(arguments: Sequence[str]) -> dict[str, str]:
+    """Return the files that a SuperNode with these arguments reads to connect, by the name of the argument."""
+    given = _node_arguments(arguments)
+    found = {"--root-certificates": given.root_certificates,
+             "--auth-supernode-private-key": given.auth_supernode_private_key}  # fmt: skip
+    return {name: path for name, path in found.items() if path is not None}
+
+
+def _node_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the arguments of a SuperNode as Flower does."""
+    parser: argparse.ArgumentParser = import_module("flwr.supernode.cli.flower_supernode")._parse_args_run_supernode()
+    return parser.parse_args(list(arguments))
 
 
 # Replies at the server

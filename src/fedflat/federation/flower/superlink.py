@@ -8,15 +8,17 @@ secret, once `log_in` has stored it for this user, and the SuperLink compares it
 from __future__ import annotations
 
 import hmac
+import re
 import stat
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from ...core.errors import InputError
+from ...core.errors import InputError, shortened
 from ...files import read_text, system_errors
 from .internals import check_tokens, run_program, store_token
 
+ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5}")
 LEAST_SECRET = 32  # characters: 128 bits in hexadecimal
 
 
@@ -49,9 +51,11 @@ def run_superlink(secret_file: Path, arguments: Sequence[str]) -> None:
 def log_in(address: str, secret: str, home: Path | None = None) -> Path:
     """Store the secret for calls of `flwr` to the SuperLink at `address`, and return the path of the file.
 
-    home: the folder of Flower's command; by default $FLWR_HOME. Only its owner can read the file. Raises InputError if
-    the file cannot be written.
+    home: the folder of Flower's command; by default $FLWR_HOME. Only its owner can read the file. Raises InputError for
+    an address without a port, under which `flwr` would never look, and if the file cannot be written.
     """
+    if not ADDRESS.fullmatch(address):
+        raise InputError(f"address {shortened(address)!r} must be HOST:PORT, as `address` in $FLWR_HOME/config.toml")
     path, is_written = store_token(address, secret, home)
     if not is_written:
         raise InputError(f"{path} cannot be written")

@@ -16,11 +16,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from threading import Thread
 
 from ...core.errors import InputError
+from ..membership import checked_name
 from .approved_apps import checked_digests, digest_of, refusal
-from .internals import check_apps, node_api, run_program
+from .internals import check_apps, node_api, node_config, node_files, run_program
+from .settings import NodeSettings
 from .superexec import private_file
 
 ISOLATION, SECRET = "--isolation", "--superexec-auth-secret-file"
@@ -30,18 +33,32 @@ OWN = {ISOLATION, SECRET}
 def run_supernode(approved: Sequence[str], arguments: Sequence[str]) -> None:
     """Run `flower-supernode` with these arguments, until the process ends. approved: digests of apps, at least one.
 
-    Raises InputError for a malformed digest, for arguments that the node sets itself, and if the check cannot be added
-    to this version of Flower.
+    Raises InputError for a malformed digest, for arguments that the node sets itself, for a configuration or a file
+    with which it could not take part, and if the check cannot be added to this version of Flower.
     """
     digests = checked_digests(approved)
     for word in arguments:
         if word.partition("=")[0] in OWN:
             raise InputError(f"{word} cannot be given: a node starts its own SuperExec, with a secret of its own")
+    check_connection(arguments)
     check_apps(partial(app_refusal, digests))
     secret = secrets.token_bytes(32)
     with private_file(secret) as ours, private_file(secret) as theirs:
         _start_superexec(sorted(digests), arguments, theirs)
         run_program("flower-supernode", [*arguments, ISOLATION, "process", SECRET, f"/dev/fd/{ours}"])
+
+
+def check_connection(arguments: Sequence[str]) -> None:
+    """Raise InputError, naming key or file, for a configuration or files with which a node could not take part.
+
+    Otherwise an error would come with the first message of a run, days later perhaps, and at the server.
+    """
+    settings = NodeSettings.parse("--node-config", node_config(arguments))
+    if settings.name is not None:
+        checked_name(settings.name)
+    for name, path in node_files(arguments).items():
+        if not Path(path).expanduser().is_file():
+            raise InputError(f"{name}: {path} is not a file")
 
 
 def app_refusal(approved: frozenset[str], content: bytes, named: str) -> str | None:
