@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from statistics import median
 from time import process_time
@@ -44,11 +45,11 @@ def main() -> None:
     FILE.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def cells() -> Iterator[tuple[Cell, list[RunSpec]]]:
-    """List every cell of a paper's recipe that trains, with its runs."""
-    for recipe in all_recipes().values():
-        if recipe.base.paper != "fedflat" and recipe.item.kind == "training":
-            yield from ((cell, cell.study().runs()) for cell in recipe.cells())
+@cache
+def cells() -> list[tuple[Cell, list[RunSpec]]]:
+    """Return every cell of a paper's recipe that trains, with its runs; building them takes some seconds."""
+    recipes = [one for one in all_recipes().values() if one.base.paper != "fedflat" and one.item.kind == "training"]
+    return [(cell, cell.study().runs()) for recipe in recipes for cell in recipe.cells()]
 
 
 def kind_of(spec: RunSpec) -> Kind:
@@ -84,12 +85,17 @@ def seconds(work: Callable[[], object]) -> float:
     return median(found[1:])
 
 
-def page_part(measured: dict[str, Any]) -> str:
-    """Return the tables of docs/recipes.md: kinds, and recipes by kind, with the cheapest cell of each."""
-    speeds = {
+def speeds_of(measured: dict[str, Any]) -> dict[Kind, Speed]:
+    """Return the speed of every kind in the file's content."""
+    return {
         (one["data"], one["model"], one["batch_size"]): Speed(one["gradient"], one["evaluation"])
         for one in measured["kinds"]
     }
+
+
+def page_part(measured: dict[str, Any]) -> str:
+    """Return the tables of docs/recipes.md: kinds, and recipes by kind, with the cheapest cell of each."""
+    speeds = speeds_of(measured)
     machine = f"Measured on {measured['machine']}, one thread, torch {measured['torch']}, in processor seconds."
     titles = ("data", "model", "batch", "seconds a gradient", "ms a sample evaluated")
     first = Table(titles, [(*map(str, kind), f"{speed.gradient:.3g}", f"{1000 * speed.evaluation:.3g}")

@@ -24,8 +24,8 @@ from benchmarks.tables import (
     times_table,
     vectors_table,
 )
+from docs import ledger, published, study_quotes
 from docs import measured_tables as measured
-from docs import published, study_quotes
 from docs.gpu_lines import gpu_lines_table
 from docs.measured_tables import UNMEASURED
 from docs.method_grid import grid
@@ -189,12 +189,13 @@ def recipe_parts() -> dict[str, str]:
 
 
 def published_parts() -> dict[str, str]:
-    """Return the parts of docs/published.md: what several sources print for the same cell."""
+    """Return the parts of docs/published.md: what several sources print for the same cell, and our ledger."""
     tables = {
         "spread": published.spread_table, "differences": published.difference_table, "copies": published.copy_table,
         "sources": published.source_table,
     }  # fmt: skip
-    return {"cells": published.cell_tables()} | {what: table().markdown() for what, table in tables.items()}
+    found = {what: table().markdown() for what, table in tables.items()}
+    return {"cells": published.cell_tables()} | found | ledger.parts()
 
 
 def performance_parts() -> dict[str, str]:

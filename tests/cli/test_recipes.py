@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
 
 from cli.test_data import small_cifar10
-from fedflat.experiments import budget
+from fedflat.experiments import budget, reproductions, run_directory
 from fedflat.experiments.recipe import all_recipes
 
 SMALLER = (
@@ -88,6 +90,84 @@ def test_what_contradicts_a_number_and_what_was_not_reached_is_told(fedflat) -> 
     page = Path("runs/recipes/fedsmoo/table3-scale-0.0025/report.html").read_text()
     assert warning in page
     assert "<td>9637.59</td><td>not reached</td>" in page
+
+
+@pytest.fixture
+def commit(monkeypatch: pytest.MonkeyPatch):
+    """Set the commit that the code has, as runs and the ledger see it."""
+
+    def set_to(name: str | None) -> None:
+        for module in (run_directory, reproductions):
+            monkeypatch.setattr(module, "commit_of_code", lambda: name)
+
+    return set_to
+
+
+@pytest.mark.slow
+def test_a_recorded_result_has_what_it_was_computed_by(fedflat, commit) -> None:
+    small_cifar10(Path("data/cifar10"))
+    commit("0123456789ab")
+    run = RUN.replace("fedavg,fed-smoo", "fedavg").replace("--seeds 0", "--seeds [0,3]")
+    line = f"{run} --record kept/ledger.json"
+    code, out, err = fedflat(line)
+    assert (code, err) == (0, "")
+    assert (
+        "recorded in kept/ledger.json: cifar10,pathological-3,10-of-100, FedAvg: not a reproduction: 0.0025 of " in out
+    )
+    [one] = json.loads(Path("kept/ledger.json").read_text())
+    summaries = Path("runs").rglob("summary.json")
+    accuracies = [100 * json.loads(path.read_text())["summary"]["test_accuracy"] for path in summaries]
+    assert (one.pop("ours"), one.pop("spread")) == pytest.approx((mean(accuracies), stdev(accuracies)), abs=1e-4)
+    assert one == {
+        "recipe": "fedsmoo/table8", "cell": "cifar10,pathological-3,10-of-100", "method": "FedAvg",
+        "paper": "74.08 ± 0.22", "seeds": [0, 3], "missing": [], "rounds": 2, "rounds_of_paper": 800,
+        "changed": ["client.epochs", "client.lr_decay", "data.augment", "data.partial", "model.name"],
+        "commits": ["0123456789ab"],
+    }  # fmt: skip
+    before = Path("kept/ledger.json").read_bytes()
+    assert fedflat(line)[0] == 0
+    assert Path("kept/ledger.json").read_bytes() == before, "the same runs are one entry"
+
+
+@pytest.mark.slow
+def test_runs_of_changed_files_are_not_recorded(fedflat, commit) -> None:
+    """Also if the files are as committed when the ledger is written."""
+    small_cifar10(Path("data/cifar10"))
+    commit("0123456789ab-dirty")
+    assert fedflat(RUN)[0] == 0
+    commit("0123456789ab")
+    code, _, err = fedflat(f"{RUN} --record ledger.json")
+    assert code == 2
+    assert "cifar10,pathological-3,10-of-100, FedAvg: files differ from the commit, 0123456789ab-dirty" in err
+    assert err.count("\n") == 1
+    assert not Path("ledger.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "ledger", "message"),
+    [
+        (None, "[]", "--record ledger.json: the commit of the code is unknown"),
+        ("0123456789ab-dirty", "[]", "--record ledger.json: files differ from the commit"),
+        ("0123456789ab", "[", "ledger.json cannot be read"),
+        ("0123456789ab", "{}", "ledger.json is no ledger of reproductions"),
+    ],
+)
+def test_what_cannot_be_recorded_is_not_trained(fedflat, commit, name: str | None, ledger: str, message: str) -> None:
+    small_cifar10(Path("data/cifar10"))
+    commit(name)
+    Path("ledger.json").write_text(ledger)
+    code, _, err = fedflat(f"{RUN} --record ledger.json")
+    assert (code, err.count("\n")) == (2, 1)
+    assert message in err
+    assert not Path("runs").exists()
+    assert Path("ledger.json").read_text() == ledger
+
+
+def test_a_split_has_no_result_to_record(fedflat, commit) -> None:
+    commit("0123456789ab")
+    code, _, err = fedflat("recipes run fedsmoo/figure2 --record ledger.json")
+    assert code == 2
+    assert "--record ledger.json: fedsmoo/figure2 trains nothing" in err
 
 
 def test_a_recipe_of_partitions_draws_them(fedflat) -> None:

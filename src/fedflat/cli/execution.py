@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from .console import Console
 from .progress import watcher
 
 if TYPE_CHECKING:
+    from ..reports.comparison_data import ComparisonData
     from ..reports.page import Chapter
 
 
@@ -168,25 +169,66 @@ def show_plan(console: Console, spec: StudySpec, path: Path, jobs: Jobs) -> None
     console.say(*plan_lines(plan, path, jobs.count(spec.device, len(plan))))
 
 
-def carry_out_recipe(
-    console: Console, recipe: Recipe, cells: dict[Cell, StudySpec], folder: Path, changes: Sequence[str], jobs: Jobs
-) -> None:
-    """Carry out every cell of a recipe; print a table for each, and write one page with notes on `changes`."""
+@dataclass(frozen=True)
+class RecipeRun:
+    """Cells of a recipe that are carried out, and where their results go."""
+
+    recipe: Recipe
+    cells: dict[Cell, StudySpec]
+    unchanged: dict[Cell, StudySpec]  # as the recipe has them, without flags
+    folder: Path
+    changes: Sequence[str]  # notes for the page
+    ledger: Path | None
+
+
+def carry_out_recipe(console: Console, run: RecipeRun, jobs: Jobs) -> None:
+    """Carry out every cell of a recipe; print a table for each, write one page, and add to the ledger if there is one.
+
+    The ledger is written before the page, which takes longer.
+    """
     from ..reports.comparison import compare
     from ..reports.page import Chapter
 
-    planned = [run for study in cells.values() for run in study.runs()]
+    recipe = run.recipe
+    planned = [each for study in run.cells.values() for each in study.runs()]
     with watcher(console, planned) as watching:
-        specs = {folder / cell.name: study for cell, study in cells.items()}
+        specs = {run.folder / cell.name: study for cell, study in run.cells.items()}
         results = studies.carry_out_studies(specs, watching, jobs)
-    chapters = []
-    for (cell, study), runs in zip(cells.items(), results, strict=True):
-        comparison = compare(runs, targets=study.targets, protocol=study.protocol, published=cell.published)
-        missing = [] if cell.published else ["No published numbers of this cell are recorded."]
-        warnings = [f"{one.where}, {one.quantity}: {one.warning}." for one in cell.published if one.warning]
-        notes = [*changes, *missing, *warnings, *recipe.item.notes, *recipe.base.notes]
-        chapters.append(Chapter(comparison, f"{recipe.name} {cell.name}", notes))
-    show(console, chapters, folder, f"{recipe.item.title} ({recipe.base.paper}: {', '.join(recipe.item.items)})")
+    chapters = {
+        cell: Chapter(
+            compare(runs, targets=study.targets, protocol=study.protocol, published=cell.published),
+            f"{recipe.name} {cell.name}",
+            _notes_of(cell, run.changes),
+        )
+        for (cell, study), runs in zip(run.cells.items(), results, strict=True)
+    }
+    if run.ledger is not None:
+        _record(console, run, run.ledger, {cell: chapter.comparison for cell, chapter in chapters.items()})
+    title = f"{recipe.item.title} ({recipe.base.paper}: {', '.join(recipe.item.items)})"
+    show(console, list(chapters.values()), run.folder, title)
+
+
+def _notes_of(cell: Cell, changes: Sequence[str]) -> list[str]:
+    """Return what a reader of a cell's results has to know."""
+    missing = [] if cell.published else ["No published numbers of this cell are recorded."]
+    warnings = [f"{one.where}, {one.quantity}: {one.warning}." for one in cell.published if one.warning]
+    return [*changes, *missing, *warnings, *cell.recipe.item.notes, *cell.recipe.base.notes]
+
+
+def _record(console: Console, run: RecipeRun, ledger: Path, comparisons: Mapping[Cell, ComparisonData]) -> None:
+    """Add the results of every cell to the ledger, and say which are not reproductions."""
+    from ..experiments.reproductions import record
+    from ..reports.reproductions import entries_of
+
+    entries = [
+        entry
+        for cell, comparison in comparisons.items()
+        for entry in entries_of(cell, run.cells[cell], run.unchanged[cell], comparison)
+    ]
+    record(ledger, entries)
+    for one in entries:
+        why = f"not a reproduction: {one.why_none}" if one.why_none else "a reproduction at full protocol"
+        console.say(f"recorded in {ledger}: {one.cell}, {one.method}: {why}")
 
 
 def show(console: Console, chapters: Sequence[Chapter], folder: Path, title: str | None = None) -> None:

@@ -72,6 +72,10 @@ def run_recipe(
     jobs: JobsOption = "1",
     jobs_per_gpu: JobsPerGpuOption = 1,
     dry_run: Annotated[bool, typer.Option(help="Print cells and cost, from 20 measured steps; train nothing.")] = False,
+    record: Annotated[
+        Path | None,
+        typer.Option(help="Add the results to this ledger (JSON), beside the paper's; only from code with a commit."),
+    ] = None,
 ) -> None:
     """Run the cells of a recipe, and print their results beside the paper's.
 
@@ -82,8 +86,9 @@ def run_recipe(
     """
     check_flags(context.args, "study")
     from ..experiments.recipe import check_model_files, find_recipe
+    from ..experiments.reproductions import check_ledger
     from ..reports.plans import cell_table, recipe_lines
-    from .execution import carry_out_recipe, prepare_data
+    from .execution import RecipeRun, carry_out_recipe, prepare_data
     from .flags import override
 
     if not 0 < scale <= 1:
@@ -91,9 +96,14 @@ def run_recipe(
     if only and any(word.startswith("--methods") for word in context.args):
         raise InputError("--only takes some of the recipe's methods and --methods replaces them: give one of the two")
     console, recipe = Console(), find_recipe(name)
+    if record is not None:
+        if recipe.item.kind == "partition":
+            raise InputError(f"--record {record}: {name} trains nothing, so there is no result to record")
+        check_ledger(record)
     labels = [label.strip() for label in only.split(",")] if only else None
     context.with_resource(allow_code())  # the user's own flags may name code; recipes name none
-    cells = {each: override(each.study(scale, data_dir, labels), context.args) for each in recipe.cells(cell)}
+    unchanged = {each: each.study(scale, data_dir, labels) for each in recipe.cells(cell)}
+    cells = {each: override(study, context.args) for each, study in unchanged.items()}
     console.say(*recipe_lines(recipe, cells))
     for study in cells.values():
         check_model_files(study)
@@ -107,7 +117,8 @@ def run_recipe(
         table = cell_table(recipe, cells, measure=True)
     console.show(table)
     if not dry_run:
-        carry_out_recipe(console, recipe, cells, folder, _changes(scale, context.args), parse_jobs(jobs, jobs_per_gpu))
+        run = RecipeRun(recipe, cells, unchanged, folder, _changes(scale, context.args), record)
+        carry_out_recipe(console, run, parse_jobs(jobs, jobs_per_gpu))
 
 
 def _changes(scale: float, flags: list[str]) -> list[str]:

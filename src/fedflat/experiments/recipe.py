@@ -157,6 +157,15 @@ class Cell:
         printed = self.recipe.published.blocks if self.recipe.published else []
         return [one for one in printed if set(one.cell) <= set(self.options) and not one.mean_over_cells]
 
+    @property
+    def labels(self) -> list[str]:
+        """The labels of the methods that the paper shows in this cell, in its order; none if FedAvg is trained."""
+        absent = {label for when in self._whens() for label in when.without}
+        unknown = sorted(absent - set(self.recipe.item.use))
+        if unknown:
+            raise InputError(f"recipe {self.recipe.name}: without names {unknown[0]!r}, which is not in use")
+        return [label for label in self.recipe.item.use if label not in absent]
+
     def study(self, scale: float = 1.0, data_dir: str | None = None, only: Sequence[str] | None = None) -> StudySpec:
         """Return the study; `rounds`, `last` and `probe_every` are multiplied by `scale`.
 
@@ -177,11 +186,7 @@ class Cell:
         Case, `-` and `_` of the labels in `only` do not matter. For a cell without methods, the table of FedAvg is
         returned.
         """
-        absent = {label for when in self._whens() for label in when.without}
-        unknown = sorted(absent - set(self.recipe.item.use))
-        if unknown:
-            raise InputError(f"recipe {self.recipe.name}: without names {unknown[0]!r}, which is not in use")
-        labels = [label for label in self.recipe.item.use if label not in absent]
+        labels = self.labels
         missing = [label for label in labels if label not in known]
         if missing:
             raise InputError(f"recipe {self.recipe.name}: use names {missing[0]!r}, which has no [methods] table")

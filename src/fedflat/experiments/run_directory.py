@@ -236,6 +236,10 @@ class RunDirectory:
             new["fetched from the hub"] = fetched
         write_json(self.checksums, "env.json", [*self._segments(), new])
 
+    def commits(self) -> list[str | None]:
+        """Return the commit of the code of each segment, None where it is unknown; empty if env.json is damaged."""
+        return [one.get("commit") if isinstance(one, dict) else None for one in self._segments()]
+
     def _segments(self) -> list[Any]:
         """Return the entries of env.json. The list is empty if the file is damaged, so that the run can continue."""
         path = self.path / "env.json"

@@ -117,16 +117,26 @@ def _file(cls: type[Any]) -> Path | None:
 
 @cache
 def commit_of_code() -> str | None:
-    """Return the commit of the clone that holds this package, with `-dirty` if files differ; None without a clone."""
+    """Return the commit of the clone that holds this package; None without a clone.
+
+    It ends with `-dirty` if files differ, other than those in docs/, which hold texts and results and no code.
+    """
     git, root = shutil.which("git"), PACKAGE.parents[1]
     if git is None or PACKAGE.parent.name != "src" or not (root / ".git").exists():
         return None
     # A program that the clone names as its fsmonitor is not started.
-    settings = ["-C", str(root), "-c", "core.fsmonitor=false"]
-    command = [git, *settings, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    command = [git, "-C", str(root), "-c", "core.fsmonitor=false"]
+    head = _answer([*command, "describe", "--always", "--abbrev=12", "--exclude=*"])
+    same = _answer([*command, "diff", "--quiet", "--no-ext-diff", "--no-textconv", "HEAD", "--", ".", ":!docs"])
+    if head is None or head.returncode or same is None or same.returncode not in (0, 1):
+        return None
+    return f"{head.stdout.strip()}{'-dirty' if same.returncode else ''}"
+
+
+def _answer(command: list[str]) -> subprocess.CompletedProcess[str] | None:
+    """Return what git answers; None if it cannot be started or does not answer in time."""
     quiet = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}  # nothing is written to the clone
     try:
-        done = subprocess.run(command, env=quiet, capture_output=True, encoding="utf-8", timeout=SECONDS, check=False)  # noqa: S603 (all its words are ours)
+        return subprocess.run(command, env=quiet, capture_output=True, encoding="utf-8", timeout=SECONDS, check=False)  # noqa: S603 (all its words are ours)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
