@@ -13,7 +13,7 @@ from fedflat.experiments.recipe import find_recipe
 from fedflat.experiments.reproductions import Entry, read_ledger
 
 DOCS = Path(__file__).parents[2] / "docs"
-ENTRY = Entry("p/t", "a,b", "FedAvg", "74.08 ± 0.22", 12.345, 0.5, [0, 2], [1], 2, 800, ["model.name"], ["abc", "def"])
+ENTRY = Entry("p/t", "a,b", "FedAvg", "74.08 ± 0.22", 12.5, 0.5, [0, 2], [1], 2, 800, ["model.name"], ["abc", "def"])
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +26,10 @@ def test_an_entry_shows_its_share_and_why_it_is_none() -> None:
     text = ledger.ledger([ENTRY, whole])
     assert text.startswith("2 entries, of which 1 are reproductions at full protocol.")
     assert (
-        "| p/t | `a,b` | FedAvg | 74.08 ± 0.22 | 12.35 ± 0.50 | 0, 2; diverged: 1 | 0.0025 (2 of 800) | `abc`, `def` | "
+        "| p/t | `a,b` | FedAvg | 74.08 ± 0.22 | 12.50 ± 0.50 | 0, 2; diverged: 1 | 0.0025 (2 of 800) | `abc`, `def` | "
         "**not a reproduction**: 0.0025 of the rounds; changed: model.name |"
-    ) in text.replace("12.34 ", "12.35 ")
-    assert "| – | 12.3" in text
+    ) in text
+    assert "| – | 12.50 | 0, 2 |" in text
     assert text.endswith("| 0, 2 | 1 (800 of 800) | `abc`, `def` | a reproduction |")
 
 
