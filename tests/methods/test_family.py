@@ -82,7 +82,12 @@ EQUAL = [
     (make("FedSpeed", mix=0.0, alpha=0.2), make("FedDyn", alpha=0.2)),
     (make("FedLESAM_D", rho=0.0, beta=5.0), make("FedDyn", alpha=0.2)),
     (make("FedGloSS", rho=0.0, rho_0=0.0, rho_l=0.0, beta=5.0), make("FedDyn", alpha=0.2)),
+    (make("FedTOGA", rho=0.0, beta=0.0, alpha=0.2), make("FedDyn", alpha=0.2)),
     # below FedSpeed: FedDyn on the SAM gradient
+    (
+        make("FedTOGA", rho=0.3, kappa=0.0, beta=0.0, alpha=0.2, perturbation="local"),
+        make("FedSpeed", rho=0.3, alpha=0.2),
+    ),
     (make("FedGloSS", rho=0.0, rho_0=0.0, rho_l=0.3, beta=5.0), make("FedSpeed", rho=0.3, alpha=0.2)),
     (make("FedSMOO", rho=0.3, beta=5.0, sam_correction=False), make("FedSpeed", rho=0.3, alpha=0.2)),
 ]
@@ -111,6 +116,10 @@ DIFFERENT = [
     (make("FedSOL", adaptive="layer"), make("FedSOL")),
     (make("FedExP", average_last=False, eps=1e-6), make("FedAvg")),
     (make("FedInit"), make("FedAvg")),
+    (make("FedTOGA", perturbation="local"), make("FedTOGA")),
+    (make("FedTOGA", perturbation="neighbour"), make("FedTOGA")),
+    (make("FedTOGA", global_update="gradient"), make("FedTOGA")),
+    (make("FedTOGA", beta=0.0), make("FedTOGA")),
 ]
 
 EQUAL_IN_ROUND_0 = [
@@ -126,6 +135,7 @@ EQUAL_IN_ROUND_0 = [
     (make("FedNSAM", rho=0.3), make("FedAvg")),
     (make("FedNSAM", rho=0.3, perturbation="local"), make("FedSAM", rho=0.3)),
     (make("FedInit"), make("FedAvg")),
+    (make("FedTOGA", rho=0.3, alpha=0.2, perturbation="local"), make("FedSpeed", rho=0.3, alpha=0.2)),
 ]
 
 

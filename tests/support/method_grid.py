@@ -8,8 +8,8 @@ from support.effort import COVERING, chosen
 
 NAMED = {setting.title: setting for setting in SETTINGS}
 # By their derivation, which the specification of each method gives: a mean over clients of what is not the model.
-EQUAL_WEIGHTS = ("FedDyn", "FedGAMMA", "FedLESAM_D", "FedLESAM_S", "FedMoSWA", "FedSMOO", "FedSpeed", "FedWMSAM",
-                 "Scaffold")  # fmt: skip
+EQUAL_WEIGHTS = ("FedDyn", "FedGAMMA", "FedLESAM_D", "FedLESAM_S", "FedMoSWA", "FedSMOO", "FedSpeed", "FedTOGA",
+                 "FedWMSAM", "Scaffold")  # fmt: skip
 REFUSED = {(name, "weights") for name in EQUAL_WEIGHTS} | {
     ("Local", "SWA"), ("SWA", "SWA"), ("Local", "guard"), ("Centralised", "guard"),
     ("Local", "averaged"), ("Local", "keep"), ("Centralised", "local"), ("Centralised", "keep"),

@@ -86,6 +86,7 @@ class Problem:
     wd: float = 0.05
     cohorts: tuple[tuple[int, ...], ...] = ((0, 1), (1, 2, 3), (0, 3), (2,), (0, 1, 2), (1, 3))
     seed: int = 3
+    uneven: bool = False  # a client takes one step for each of its samples, which are copies of one
 
     features, classes, sizes = 4, 3, (5, 2, 7, 1)
 
@@ -95,6 +96,8 @@ class Problem:
             (rng.normal(i / 3, 1, (n, self.features)), rng.integers(self.classes, size=n))
             for i, n in enumerate(self.sizes)
         ]
+        if self.uneven:
+            self.data = [(x[[0] * len(x)], y[[0] * len(y)]) for x, y in self.data]
         torch.manual_seed(self.seed)
         self.module = self.model.module(self.features, self.classes)
         self.w0 = nn.utils.parameters_to_vector(self.module.parameters()).detach().numpy().copy()
@@ -105,6 +108,10 @@ class Problem:
 
     def lr(self, t: int) -> float:
         return self.eta * self.decay**t
+
+    def steps(self, i: int) -> int:
+        """The local steps of client i in a round."""
+        return self.sizes[i] if self.uneven else self.K
 
     def grad(self, i: int, w: Array) -> Array:
         """Full-batch gradient of client i's mean loss."""
@@ -126,11 +133,12 @@ class Problem:
 
     def simulate(self, method: Method, executor: str = "auto") -> Array:
         """The package's final model on this problem."""
+        steps = {"batch_size": 1} if self.uneven else {"steps": self.K, "batch_size": None}
         sim = ff.Simulation(
             model=self.module,
             data=ff.FederatedData.from_clients(self.data, classes=self.classes),
             method=method,
-            client=ff.Client(lr=self.eta, lr_decay=self.decay, steps=self.K, batch_size=None, weight_decay=self.wd),
+            client=ff.Client(lr=self.eta, lr_decay=self.decay, weight_decay=self.wd, **steps),
             participation=[list(cohort) for cohort in self.cohorts],
             weights=self.weights,
             executor=executor,
@@ -146,12 +154,15 @@ def unit(v: Array) -> Array:
 
 
 def assert_agrees(
-    transcription: Callable[[Problem], Array], method: Method, weights: tuple[str, ...] = ("uniform",)
+    transcription: Callable[[Problem], Array],
+    method: Method,
+    weights: tuple[str, ...] = ("uniform",),
+    uneven: bool = False,
 ) -> None:
     """The package and a transcription end at the same model on both problems, and training moved it."""
     for model in (Linear(), Tanh()):
         for weighting in weights:
-            problem = Problem(model, weighting)
+            problem = Problem(model, weighting, uneven=uneven)
             expected, got = transcription(problem), problem.simulate(method)
             assert np.linalg.norm(expected - problem.w0) > 1e-2
             assert np.abs(got - expected).max() <= 1e-10

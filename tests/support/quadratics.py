@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -52,7 +52,9 @@ class Quadratics:
         rows = [kept.get(i, first.map(lambda x, j=j: x[j])) for j, i in enumerate(cohort)]
         client = rows[0].map(lambda *xs: torch.stack(xs), *rows[1:])
         result = self.local(method, down, client, cohort, t)
-        kept = kept | {i: result.client.map(lambda x, j=j: x[j]) for j, i in enumerate(cohort)}
+        passing = {name: torch.zeros_like(getattr(client, name)) for name in method.client.marked("per_round")}
+        after = replace(result.client, **passing)
+        kept = kept | {i: after.map(lambda x, j=j: x[j]) for j, i in enumerate(cohort)}
         ctx = Context(t, self.lr, len(cohort) / len(self.b), result.steps, result.steps * self.lr)
         received = method.receive(result.up, ctx)
         ctx = Context(t, self.lr, ctx.share, result.steps.mean(0), result.steps.mean(0) * self.lr)
