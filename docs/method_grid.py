@@ -39,6 +39,7 @@ RUN: dict[str, Any] = {  # three rounds of three of five uneven clients
 FIELDS = {  # of methods whose defaults are for more rounds, or for a larger model
     "SWA": {"begin": 0.0, "cycle": 1},
     "FedSOL": {"rho": 0.3},
+    "FedFSA": {"top_c": 1},
 }
 ADAMW = {"optimizer": "adamw", "optimizer_state": "kept", "lr": 0.02}
 BATCH_NORM: dict[str, Any] = {"name": "mlp", "options": {"hidden": [4], "batch_norm": True}}

@@ -32,7 +32,7 @@ class Flat:
 
 
 def test_on_a_plateau_nothing_moves_and_nothing_is_nan(method: Method) -> None:
-    w = torch.linspace(-1, 1, 7, dtype=torch.float64)
+    w, method = torch.linspace(-1, 1, 7, dtype=torch.float64), method.on_model(((2, 2), (3,)))
     server, client = method.init_server(w), None
     ctx = Context(0, 0.1, 0.5, is_weight=w > 0, layers=(slice(0, 4), slice(4, 7)), sampled=2, full_grad=Flat())
     for t in range(3):

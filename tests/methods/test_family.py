@@ -70,12 +70,16 @@ EQUAL = [
     (make("FedGF", rho=0.3, c=0.0), make("FedSAM", rho=0.3)),
     (make("FedGF", rho=0.3, threshold=inf), make("FedSAM", rho=0.3)),
     (make("FedVSSAM", rho=0.3, gamma_l=1.0, gamma_g=1.0), make("FedSAM", rho=0.3)),
+    (make("FedFSA", rho=0.3, rho_larger=0.3, alpha=1.0), make("FedSAM", rho=0.3)),
     # below FedCM: momentum alone
+    (make("FedFSA", rho=0.0, rho_larger=0.0, alpha=0.2), make("FedCM", alpha=0.2)),
     (make("MoFedSAM", rho=0.0, beta=0.2), make("FedCM", alpha=0.2)),
     (make("FedVSSAM", rho=0.0, gamma_l=1.0, gamma_update=0.2, gamma_g=1.0), make("FedCM", alpha=0.2)),
     (make("FedWMSAM", rho=0.0, alpha=0.2, lam=0.0, correction=False), make("FedCM", alpha=0.2)),
     # below MoFedSAM: the ablation LU of FedVSSAM
     (make("FedVSSAM", rho=0.3, gamma_l=1.0, gamma_update=0.2, gamma_g=1.0), make("MoFedSAM", rho=0.3, beta=0.2)),
+    (make("FedFSA", rho=0.3, rho_larger=0.3, alpha=0.2), make("MoFedSAM", rho=0.3, beta=0.2)),
+    (make("FedFSA", rho=0.3, top_c=0, alpha=0.2), make("MoFedSAM", rho=0.3, beta=0.2)),
     # below FedDyn: the regulariser alone
     (make("FedSMOO", rho=0.0, beta=5.0), make("FedDyn", alpha=0.2)),
     (make("FedSpeed", rho=0.0, alpha=0.2), make("FedDyn", alpha=0.2)),
@@ -120,6 +124,8 @@ DIFFERENT = [
     (make("FedTOGA", perturbation="neighbour"), make("FedTOGA")),
     (make("FedTOGA", global_update="gradient"), make("FedTOGA")),
     (make("FedTOGA", beta=0.0), make("FedTOGA")),
+    (make("FedFSA", alpha=0.2), make("MoFedSAM", rho=0.05, beta=0.2)),
+    (make("FedFSA", top_c=1), make("FedFSA")),
 ]
 
 EQUAL_IN_ROUND_0 = [
@@ -136,6 +142,7 @@ EQUAL_IN_ROUND_0 = [
     (make("FedNSAM", rho=0.3, perturbation="local"), make("FedSAM", rho=0.3)),
     (make("FedInit"), make("FedAvg")),
     (make("FedTOGA", rho=0.3, alpha=0.2, perturbation="local"), make("FedSpeed", rho=0.3, alpha=0.2)),
+    (make("FedFSA", rho=0.3, alpha=0.2), make("MoFedSAM", rho=0.3, beta=0.2)),
 ]
 
 

@@ -169,7 +169,7 @@ class Method(ABC):
 
     @property
     def tensors(self) -> int:
-        """The number of parameter tensors of the model, which is the width of a field that has a number for each."""
+        """The number of parameter tensors of the model; the width of a field that has a number for each."""
         return len(self.shapes)
 
     def check_model(self) -> None:  # noqa: B027 (most methods have nothing to check)

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
 from ..core.method import Citation, Context, Oracle, Sources, hyper
-from ..core.records import Delta, Model, Nothing, Vector, gradient_scale
+from ..core.records import Delta, Model, Vector, gradient_scale
 from .fedavg import FedAvg
 
 
@@ -40,7 +40,7 @@ class Momentum(DirectionServer, server=Anchored, down=Anchored):
     def fresh_weight(self, down: Anchored) -> float:
         return self.fresh
 
-    def step(self, w: Tensor, client: Nothing, down: Anchored, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
+    def step(self, w: Tensor, client: Any, down: Anchored, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         return self.fresh * grad(w) + (1 - self.fresh) * down.direction, client
 
     def public(self, down: Anchored, ctx: Context) -> Delta:
