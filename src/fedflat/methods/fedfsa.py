@@ -28,6 +28,7 @@ class FedFSA(Momentum, client=FsaClient):
     two or more dimensions; one whose values are all equal is never in T_i. Of equal s_l the first in the model counts.
     """
 
+    group = "flat"
     paper = Citation(
         key="xing2025fedfsa",
         authors="Xing, Xinda and Zhan, Qiugang and Xie, Xiurui and Yang, Yuning and Wang, Qiang and Liu, Guisong",
