@@ -101,7 +101,7 @@ def test_a_method_is_found_whatever_its_file_is_called(tmp_path: Path) -> None:
         assert ff.methods.find("a-d-d-e-d") is ff.methods.Added
         with pytest.raises(AttributeError, match="has no attribute 'added'"):
             getattr(ff.methods, "added")  # noqa: B009
-        with pytest.raises(ValueError, match=r"unknown method 'Shared'; known are Centralised, FedACG, .*, Added$"):
+        with pytest.raises(ValueError, match=r"unknown method 'Shared'; known are Centralised, Ditto, .*, Added$"):
             ff.methods.find("Shared")
 
 

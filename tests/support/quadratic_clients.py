@@ -82,10 +82,10 @@ class Bowls:
     def simulation(self, method: Method, steps: int | None = 3, **settings) -> ff.Simulation:
         """The real thing. A client's samples are alike, so a batch is as good as all of them.
 
-        With steps = None a client takes one step per sample.
+        With steps = None a client takes one step per sample. client: further settings of local training.
         """
-        client = ff.Client(lr=LR, steps=steps) if steps else ff.Client(lr=LR, batch_size=1)
-        return ff.Simulation(Bowl(self.w), self.data, method, client, **settings)
+        client = {"lr": LR, **({"steps": steps} if steps else {"batch_size": 1}), **settings.pop("client", {})}
+        return ff.Simulation(Bowl(self.w), self.data, method, ff.Client(**client), **settings)
 
     def path(self, i: int, steps: int, rho: float = 0.0) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """FedSAM of client i by hand from w: its models before each step and at the end, and its unit perturbations."""

@@ -14,6 +14,7 @@ from .descent import Descent, DirectionParts
 from .kept_optimizer import keep_state, take_state
 from .method import Context, Method
 from .oracle import ObservedOracle, Oracle
+from .own_model import own_field, own_step
 from .user_code import check_pair
 from .wrapper import chain
 
@@ -43,13 +44,15 @@ class LocalState:
     loss: Tensor | float = 0.0  # sum over the steps, (*clients,), float64
     # Sum over the steps of the method's `lr_factor`, (*clients, 1); None without a schedule: the sum is then `steps`.
     lr_factors: Tensor | None = None
+    own_optimizer: Any = None  # `optimizer` of the clients' own models, if they train any
 
     def rows(self, which: slice) -> LocalState:
         """Return the state of the clients in the rows `which` of the stack."""
         numbers = {"w": self.w, "loss": self.loss, "lr_factors": self.lr_factors}
         parts: dict[str, Any] = {name: x[which] for name, x in numbers.items() if isinstance(x, Tensor)}
-        optimizer = None if self.optimizer is None else self.optimizer.map(lambda x: x[which])
-        return replace(self, client=self.client.map(lambda x: x[which]), optimizer=optimizer, **parts)
+        records = {"client": self.client, "optimizer": self.optimizer, "own_optimizer": self.own_optimizer}
+        parts |= {name: record and record.map(lambda x: x[which]) for name, record in records.items()}
+        return replace(self, **parts)
 
     @property
     def clients(self) -> int:
@@ -89,9 +92,10 @@ def local_step(
     parts = DirectionParts(oracle.descent, method.fresh_weight(down), method.penalty)
     factor = 1.0 if state.lr_factors is None else method.lr_factor(ctx)
     w, optimizer = _descended(descent, state, d, parts, factor, moving)
+    client, own = own_step(method, client, state.own_optimizer, down, oracle, ctx, descent, factor)
     loss = state.loss + (nan if oracle.loss is None else oracle.loss)
     after = None if state.lr_factors is None else state.lr_factors + factor
-    return LocalState(w, client, optimizer, state.steps + 1, state.gradients + oracle.calls, loss, after)
+    return LocalState(w, client, optimizer, state.steps + 1, state.gradients + oracle.calls, loss, after, own)
 
 
 def _descended(
@@ -128,7 +132,8 @@ def local_round(
     loss = w.new_zeros(w.shape[:-1], dtype=torch.float64)
     factors = w.new_zeros(*w.shape[:-1], 1) if has_schedule(method) else None
     optimizer, client = take_state(method, client, descent, w)
-    state = LocalState(w, client, optimizer, loss=loss, lr_factors=factors)
+    own = descent.start(w) if own_field(method) else None
+    state = LocalState(w, client, optimizer, loss=loss, lr_factors=factors, own_optimizer=own)
     here = ctx
     done: list[LocalState] = []
     for grad, active in steps:
@@ -173,12 +178,12 @@ def _gather(parts: Sequence[LocalState]) -> tuple[LocalState, Tensor]:
     counts = [part.w.new_full((*part.w.shape[:-1], 1), float(part.steps)) for part in parts]
     if len(parts) == 1:
         return parts[0], counts[0]
-    client, optimizer = (
+    client, optimizer, own = (
         first and first.map(lambda *rows: torch.cat(rows), *others)
-        for first, *others in zip(*((part.client, part.optimizer) for part in parts), strict=True)
+        for first, *others in zip(*((part.client, part.optimizer, part.own_optimizer) for part in parts), strict=True)
     )
     loss = torch.cat([torch.as_tensor(part.loss) for part in parts])
     sums = [part.lr_factors for part in parts if part.lr_factors is not None]
     factors = torch.cat(sums) if sums else None
     w = torch.cat([part.w for part in parts])
-    return LocalState(w, client, optimizer, loss=loss, lr_factors=factors), torch.cat(counts)
+    return LocalState(w, client, optimizer, loss=loss, lr_factors=factors, own_optimizer=own), torch.cat(counts)

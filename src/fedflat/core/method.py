@@ -155,6 +155,11 @@ class Method(ABC):
         """The weight of the proximal term weight * (w_i - w) in the step's direction; 0 if the method has none."""
         return 0.0
 
+    @property
+    def own_penalty(self) -> float:
+        """The weight of the proximal term weight * (v_i - w) in the direction that `own_step` returns."""
+        return 0.0
+
     def fresh_weight(self, down: Any) -> Tensor | float:
         """Return the weight of the descent gradient in the direction; less than 1 if the method mixes in momentum."""
         return 1.0
@@ -222,6 +227,15 @@ class Method(ABC):
     @abstractmethod
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         """Take one local step: return the descent direction at `w` (*clients, d) and the client's next state."""
+
+    def own_step(self, v: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> Tensor:
+        """Return the descent direction of the clients' own models at `v` (*clients, d): by default their gradient.
+
+        This hook is called after every `step`, with the same minibatch, if the client's record has a field marked
+        `own_model`; `v` is this field. The local update clips, decays and steps as it does for w, with a momentum of
+        its own, and writes the field.
+        """
+        return grad(v)
 
     @abstractmethod
     def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:

@@ -199,7 +199,7 @@ def annotations_of_hooks_are_the_class_line(method: Method) -> None:
         "up": method.up,
     }
     returns = {"step": {method.client}, "finish": {method.up, method.client}, "update": {method.server}}
-    returns |= {"broadcast": {method.down}, "init_client": {method.client}, "receive": {method.mean}}
+    returns |= {"broadcast": {method.down}, "init_client": {method.client}, "receive": {method.mean}, "own_step": set()}
     for hook, made in returns.items():
         hints = get_type_hints(getattr(type(method), hook))
         for argument, kind in hints.items():

@@ -38,6 +38,14 @@ def gradient_scale() -> Any:
     return field(metadata={"gradient_scale": True})
 
 
+def own_model() -> Any:
+    """Mark a client field that is the client's own model, which local training moves by the method's `own_step`.
+
+    It begins as the run's initial model. Measures of clients' own models evaluate it.
+    """
+    return field(metadata={"own_model": True})
+
+
 def squared_length() -> Any:
     """Mark a field that is the square of a length, in squared parameter units."""
     return field(metadata={"squared_length": True})
@@ -60,6 +68,7 @@ def running_statistics() -> Any:
         uniform_mean,
         mean_of_clients,
         gradient_scale,
+        own_model,
         squared_length,
         in_range,
         running_statistics,

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from torch import Tensor
+
 from .errors import InputError, NonFiniteError, is_out_of_memory, printable, with_type
 from .method import GROUPS, Method
 from .records import Record
@@ -155,8 +157,8 @@ def global_names(function: FunctionType, *operations: str) -> set[str]:
 
 
 HOOKS = (
-    "check_rounds", "round_lr", "init_server", "broadcast", "init_client", "start", "step", "lr_factor", "finish",
-    "public", "receive", "update", "served",
+    "check_rounds", "round_lr", "init_server", "broadcast", "init_client", "start", "step", "own_step", "lr_factor",
+    "finish", "public", "receive", "update", "served",
 )  # fmt: skip
 RECORDS = ("server", "down", "up")
 
@@ -203,6 +205,13 @@ def check_pair(method: Method, hook: str, found: Any, kinds: tuple[type[Any], ty
     )
     raise InputError(f"method {_title(method)}: {hook} must return a pair "
                      f"({kinds[0].__name__}, {kinds[1].__name__}), it returned {given}")  # fmt: skip
+
+
+def check_direction(method: Method, hook: str, found: Any) -> Tensor:
+    """Return the direction that `hook` returned. Raises InputError unless it is a tensor."""
+    if isinstance(found, Tensor):
+        return found
+    raise InputError(f"method {_title(method)}: {hook} must return a direction, it returned {_article(found)}")
 
 
 def check_record(method: Method, hook: str, found: Any, kind: type[Record]) -> Any:

@@ -65,6 +65,10 @@ class Wrapper(Method):
     def penalty(self) -> float:
         return self.base.penalty
 
+    @property
+    def own_penalty(self) -> float:
+        return self.base.own_penalty
+
     def fresh_weight(self, down: Any) -> Tensor | float:
         return self.base.fresh_weight(down)
 
@@ -104,6 +108,9 @@ class Wrapper(Method):
 
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         return self.base.step(w, client, down, grad, ctx)
+
+    def own_step(self, v: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> Tensor:
+        return self.base.own_step(v, client, down, grad, ctx)
 
     def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:
         return self.base.finish(w, client, down, ctx)
@@ -212,9 +219,9 @@ class Alternation(EngineWrapper):
     def of(cls, base: Method, when: Tensor) -> Self:
         """Wrap `base`; `when` (d,) gives the rounds, from 0, in which each coordinate moves: `ALWAYS`, `EVEN` or `ODD`.
 
-        Raises InputError if `base` is a wrapper, or trains each client alone.
+        Raises InputError if `base` is a wrapper, or trains each client alone or a model of the client's own.
         """
-        if isinstance(base, Wrapper) or base.training == "local":
+        if isinstance(base, Wrapper) or base.training == "local" or base.client.marked("own_model"):
             raise InputError(f"adapter.mode = 'alternate' does not go with {label_of(base)}; use both or freeze_a")
         return cls(base=base)._with(when=when)
 

@@ -109,12 +109,12 @@ class BestModel(Callback):
     def round_ended(self, sim: Simulation, round: Round) -> None:
         """Keep the model if the round is the best so far.
 
-        Raises InputError if rounds do not have the metric, if clients keep a part of the model, or if the file cannot
+        Raises InputError if rounds do not have the metric, if clients have models of their own, or if the file cannot
         be written.
         """
         check_metric(sim, self.metric, "BestModel")
-        if sim.keeps_parts:
-            raise InputError("BestModel: a part of the model stays with the clients; save checkpoints instead")
+        if sim.has_own_models:
+            raise InputError("BestModel: each client has a model of its own; save checkpoints instead")
         value = goodness([round.metrics], self.metric)
         if not value or value[0] <= max(goodness(sim.history[:-1], self.metric), default=-inf):
             return

@@ -47,14 +47,19 @@ class StepInputs:
     def rows(self) -> dict[str, Tensor]:
         """Return the tensors that differ between clients, by name; in a stack they have a client axis."""
         named = {"w": self.state.w, "loss": torch.as_tensor(self.state.loss), "lr_factors": self.state.lr_factors}
-        if self.state.optimizer is not None:
-            named |= {f"optimizer.{name}": x for name, x in self.state.optimizer.tensors().items()}
-        named |= {f"client.{name}": x for name, x in self.state.client.tensors().items()}
-        named |= {f"down.{name}": x for name, x in self.down.tensors().items()}
+        for role, record in self.records().items():
+            named |= {f"{role}.{name}": x for name, x in record.tensors().items()}
         named |= {f"batch.{name}": x for name, x in vars(self.batch).items()}
         if isinstance(self.ctx.local_steps, Tensor):
             named["local_steps"] = self.ctx.local_steps
         return {name: x for name, x in named.items() if x is not None}
+
+    def records(self) -> dict[str, Record]:
+        """Return the records of a step by their role, without the states that the optimiser has not."""
+        state = self.state
+        records = {"client": state.client, "down": self.down, "optimizer": state.optimizer}
+        records |= {"own_optimizer": state.own_optimizer}
+        return {role: record for role, record in records.items() if record is not None}
 
     def shared(self) -> dict[str, Tensor]:
         """Return the tensors that all clients share, by name."""
@@ -97,32 +102,32 @@ class TensorStep:
         """Take the names of tensors, and constants such as the layers, from `example`."""
         self._method, self._objective = method, objective
         self._layers, self._rounds, self._descent = example.ctx.layers, example.ctx.rounds, example.descent
-        self._client, self._down = type(example.state.client), type(example.down)
-        self._optimizer = None if example.state.optimizer is None else type(example.state.optimizer)
+        self._kinds = {role: type(record) for role, record in example.records().items()}
         self.names = list(example.tensors())
         self.gradients = 0  # minibatch gradients of a client in the last call
 
     def __call__(self, *values: Tensor) -> list[Tensor]:
-        """Return the tensors of the next state: w, loss, step-size factors, and the optimiser's and clients' records.
+        """Return the tensors of the next state: w, loss, step-size factors, and the optimisers' and clients' records.
 
-        Factors and the optimiser's record are left out if the state has none.
+        Factors and the optimisers' records are left out if the state has none.
         """
         named = dict(zip(self.names, values, strict=True))
         numbers = dict(zip(NUMBERS, named["numbers"].unbind(), strict=True))
         steps, lr = numbers.pop("steps"), numbers.pop("lr")
         known: dict[str, Any] = numbers | {"is_weight": named.get("is_weight"), "layers": self._layers}
         ctx: Any = Context(**known, lr=lr, local_steps=named.get("local_steps", 1.0), rounds=self._rounds)  # type: ignore[arg-type]
-        record = _record(self._client, named, "client.")
-        optimizer = None if self._optimizer is None else _record(self._optimizer, named, "optimizer.")
+        records: dict[str, Any] = {role: _record(kind, named, f"{role}.") for role, kind in self._kinds.items()}
+        down, client, optimizer = records.pop("down"), records.pop("client"), records.pop("optimizer", None)
         factors = named.get("lr_factors")
-        at = LocalState(named["w"], record, optimizer, steps, loss=named["loss"], lr_factors=factors)
+        at = LocalState(named["w"], client, optimizer, steps, loss=named["loss"], lr_factors=factors, **records)
         batch = Batch(**{f.name: named.get(f"batch.{f.name}") for f in fields(Batch)})  # type: ignore[arg-type]
         oracle, descent = BatchOracle(self._objective, batch), replace(self._descent, lr=lr)
-        after = local_step(self._method, at, _record(self._down, named, "down."), oracle, ctx, descent)
+        after = local_step(self._method, at, down, oracle, ctx, descent)
         self.gradients = after.gradients
         further = [] if after.lr_factors is None else [after.lr_factors]
-        further += [] if after.optimizer is None else after.optimizer.tensors().values()
-        return [after.w, torch.as_tensor(after.loss), *further, *after.client.tensors().values()]
+        for record in (after.optimizer, after.own_optimizer, after.client):
+            further += [] if record is None else record.tensors().values()
+        return [after.w, torch.as_tensor(after.loss), *further]
 
 
 def next_state(before: LocalState, values: list[Tensor], gradients: int) -> LocalState:
@@ -130,8 +135,9 @@ def next_state(before: LocalState, values: list[Tensor], gradients: int) -> Loca
     w, loss, *rest = values
     factors = None if before.lr_factors is None else rest.pop(0)
     optimizer = before.optimizer and _next(before.optimizer, rest)
+    own = before.own_optimizer and _next(before.own_optimizer, rest)
     client = _next(before.client, rest)
-    return LocalState(w, client, optimizer, before.steps + 1, before.gradients + gradients, loss, factors)
+    return LocalState(w, client, optimizer, before.steps + 1, before.gradients + gradients, loss, factors, own)
 
 
 def _next(before: Record, values: list[Tensor]) -> Any:

@@ -19,6 +19,7 @@ from ..core.errors import InputError, NonFiniteError
 from ..core.hyper import plain_numbers, takes_numbers
 from ..core.method import Context, Method
 from ..core.native_libraries import fix_product_rounding, tune_allocator
+from ..core.own_model import own_field, own_model_of
 from ..core.partial_model import partial_model, sent_part, statistics_of, whole_model
 from ..core.progress import Progress, no_progress
 from ..core.running_statistics import Buffers
@@ -310,11 +311,16 @@ class Simulation:
         """Whether the server has all parts of the model; it has not if clients train alone or keep some parts."""
         return self.method.training != "local" and not self.keeps_parts
 
-    def own_model(self, client: int) -> Tensor:
-        """Return a client's own model (d,), if clients train alone or keep a part of the model.
+    @property
+    def has_own_models(self) -> bool:
+        """Whether each client has a model of its own: trained alone or beside the server's, or with parts it keeps."""
+        return not self.has_whole_model or own_field(self._server.method) is not None
 
-        The part that a client keeps has its initial values before the client's first round; the rest is the server's.
-        Raises InputError if clients have no models of their own.
+    def own_model(self, client: int) -> Tensor:
+        """Return a client's own model (d,), if clients train one, alone or beside the server's, or keep a part.
+
+        What a client keeps has its initial values before the client's first round; the rest is the server's. Raises
+        InputError if clients have no models of their own.
         """
         return self._own(client)[0]
 
@@ -327,14 +333,13 @@ class Simulation:
 
     def _own(self, client: int) -> tuple[Tensor, Tensor | None]:
         """Return a client's own model (d,), and its running statistics (s,) if the model has any that change."""
-        if self.has_whole_model:
+        if not self.has_own_models:
             raise InputError(f"clients of {label_of(self.method)} keep no models of their own; the server's is `w`")
         if not 0 <= client < self._trained_on.clients:
             raise InputError(f"client = {client} is not in 0..{self._trained_on.clients - 1}")
         clients, method, server = np.array([client]), self._server.method, self._server.state
         record: Any = self._store.get(clients, stacked(self._server.broadcast(), clients)).map(lambda x: x[0])
-        w: Tensor = record.w if self.method.training == "local" else whole_model(method, server.w, record)
-        return w, statistics_of(method, server, record)
+        return own_model_of(method, server.w, record), statistics_of(method, server, record)
 
     def _show_own(self, client: int) -> Tensor:
         """Put a client's running statistics into the objective, and return its own model (d,)."""
@@ -654,9 +659,9 @@ class Simulation:
         }
 
     def _evaluate(self) -> dict[str, float]:
-        if not self._is_evaluated() or (self._ranks.index and self.has_whole_model):
+        if not self._is_evaluated() or (self._ranks.index and not self.has_own_models):
             return {}
-        with self._ranks.together() if not self.has_whole_model else nullcontext():
+        with self._ranks.together() if self.has_own_models else nullcontext():
             scores = self._evaluated.round_scores()
         hidden = () if self._private is None else OF_CLIENTS
         return {name: value for name, value in scores.items() if not name.startswith(hidden)}
@@ -665,14 +670,14 @@ class Simulation:
         return self.t % self.eval_every == 0 or self.t == self.rounds
 
     def _evaluation(self) -> Evaluated:
-        """Return the evaluation of the server's model, or of the clients' own models if they train alone."""
+        """Return the evaluation of the server's model, beside it or in its place that of the clients' own models."""
         held_out = self.participation.held_out(self.data.clients)
         clients = np.setdiff1d(np.arange(self.data.clients), held_out)
         if self.method.training == "local":
             return OwnModels(self.objective, self.data, clients, self._show_own, self.metrics)
         iterate = (lambda: self._server.iterate) if serves_another(self.method) else None
         server = ServerModel(self.objective, self.data, held_out, self._server.show, self.metrics, iterate)
-        if self.has_whole_model:
+        if not self.has_own_models:
             return server
         return PersonalModels(server, clients, self._show_own, self._ranks)
 

@@ -26,6 +26,7 @@ from ..core.errors import InputError
 from ..core.method import Method
 from ..core.model_check import randomness_of
 from ..core.objective import Batch, Objective
+from ..core.own_model import own_field
 from ..core.partial_model import sent_width
 from ..core.torch_module import Space
 from ..core.wrapper import serves_another
@@ -149,11 +150,12 @@ def run_budget(spec: RunSpec) -> RunBudget:
     rule = spec.participation if spec.privacy is None else {"bernoulli": spec.privacy.rate}
     cohorts = _cohorts(json.dumps(rule), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
     model = spec.model
+    if model.keep or own_field(method):  # the clients' own models are evaluated, too
+        evaluated += -(-spec.rounds // spec.eval_every) * train
     if model.keep or model.buffers or client.optimizer_state == "kept" or depends_on_shapes(method):
         objective = Objective(spec.module(), buffers=spec.model.buffers)
         d = objective.space.d
         method = method_of_run(method, objective, client, None, model.buffers, model.keep)
-        evaluated += -(-spec.rounds // spec.eval_every) * train if spec.model.keep else 0  # of clients' own models
     elif _is_made_for_real(spec):
         d = Space(spec.module()).d  # without parameters that an adapter freezes
     else:
@@ -171,7 +173,7 @@ def simulation_budget(sim: Simulation) -> RunBudget:
     evaluated = -(-sim.rounds // sim.eval_every) * (_models(sim.method, data.clients) * test + validation) + len(data.y)
     cohorts = [sim.participation.cohort(t, data.clients, generator(sim.seed, Purpose.COHORT, t)) for t in rounds]
     d, number_bytes = sim.objective.space.d, sim.w.element_size()
-    evaluated += 0 if sim.has_whole_model else -(-sim.rounds // sim.eval_every) * len(data.y)
+    evaluated += 0 if not sim.has_own_models else -(-sim.rounds // sim.eval_every) * len(data.y)
     budget = _budget(sim.method, sim.cost, sim.client, data.sizes, cohorts, sim.rounds, d, number_bytes, evaluated)
     return replace(budget, peak_bytes=peak_bytes(sim), message_bytes=sim.message_bytes)
 

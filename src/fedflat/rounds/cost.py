@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..core.method import Context, Method
 from ..core.oracle import ObservedOracle
+from ..core.own_model import own_direction
 from ..core.records import Record
 from ..core.user_code import check_pair
 from ..core.wrapper import EngineWrapper
@@ -104,10 +105,12 @@ def _computed(method: Method, lr: float) -> list[Tensor]:
     ctx = Context(t=1, lr=lr, share=0.5, steps=2.0 * torch.ones(1), lr_sum=2 * lr * torch.ones(1), is_weight=w > 0,
                   layers=(slice(0, 3),), full_grad=_Identity(), rounds=4)  # fmt: skip
     d, client = method.step(w, method.init_client(down).map(lambda x: x + 1), down, ObservedOracle(_Identity()), ctx)
+    own = own_direction(method, client, down, ObservedOracle(_Identity()), ctx)
     up, kept = method.finish(w - 0.3 * torch.sin(w), client, down, ctx)
     received = method.receive(up, ctx)
     after = method.update(server, received, ctx)
-    return [d, *(x for record in (kept, up, received, after) for x in record.tensors().values())]
+    directions = [d] if own is None else [d, own]
+    return [*directions, *(x for record in (kept, up, received, after) for x in record.tensors().values())]
 
 
 class _Identity:
@@ -148,6 +151,7 @@ def _trial(method: Method, t: int = 0) -> _Trial:
     ctx = Context(t=t, lr=0.1, share=1.0, is_weight=w > 0, layers=(slice(0, 3),), full_grad=full)
     found = method.step(w, method.init_client(down).map(lambda x: x + 1), down, step, ctx)
     d, client = check_pair(method, "step", found, (Tensor, method.client))
+    own_direction(method, client, down, step, ctx)
     ended = replace(ctx, steps=torch.ones(1), lr_sum=torch.full((1,), 0.1))
     up, _ = check_pair(method, "finish", method.finish(w - d, client, down, ended), (method.up, method.client))
     return _Trial(step.calls, full.calls, torch.equal(getattr(up, "delta", torch.empty(0)), w - d - down.w))

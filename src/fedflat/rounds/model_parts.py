@@ -12,6 +12,7 @@ from ..adapters import LoRA, by_turns
 from ..core.errors import InputError
 from ..core.method import Method
 from ..core.objective import Objective
+from ..core.own_model import OwnStart, own_field
 from ..core.partial_model import Division, ModelDivision, PartialModel, partial_model
 from ..core.registry import suggestion
 from ..core.running_statistics import Buffers
@@ -35,13 +36,15 @@ def method_of_run(
     buffers: Buffers | None = None,
     keep: Sequence[str] = (),
 ) -> Method:
-    """Return `method` in the wrappers that the settings of a run need: in turns, in parts, with a kept optimiser.
+    """Return `method` in the wrappers of a run: in turns, in parts, own models that start, with a kept optimiser.
 
     Raises InputError, naming the setting, for one that does not go with the method or the model.
     """
     w = objective.space.flatten(objective.module)
+    _check_own_models(method, client, buffers, keep)
     method = by_turns(method, adapter, objective.space, w.device)
-    method = with_kept_state(with_parts(method, objective, buffers, keep), client, len(w))
+    method = OwnStart.of(with_parts(method, objective, buffers, keep), w)
+    method = with_kept_state(method, client, len(w))
     method = method.on_model(tuple(tuple(shape) for shape in objective.space.shapes.values()))
     method.check_model()
     return method
@@ -86,6 +89,21 @@ def check_parts(method: Method, guard: Guard | None, is_private: bool) -> None:
     if is_private:
         raise InputError("privacy: noise on running statistics, which buffers = 'averaged' sends, would make variances "
                          f"negative; {instead}")  # fmt: skip
+
+
+def _check_own_models(method: Method, client: Client, buffers: Buffers | None, keep: Sequence[str]) -> None:
+    """Raise InputError, naming the setting, for one that does not go with own models beside the received one."""
+    if own_field(method) is None:
+        return
+    label = label_of(method)
+    if keep:
+        raise InputError(f"keep does not go with {label}, whose clients keep a whole model of their own")
+    if buffers in ("averaged", "local"):
+        raise InputError(f"buffers = {buffers!r} does not go with {label}: a client's own model would need running "
+                         "statistics of its own; use 'frozen', or a model without them")  # fmt: skip
+    if client.optimizer_state == "kept":
+        raise InputError(f"client.optimizer_state = 'kept' does not go with {label}, whose clients train two models; "
+                         "use 'zero'")  # fmt: skip
 
 
 def _check_training(method: Method, buffers: Buffers | None, keep: Sequence[str]) -> None:

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from ...core.errors import InputError
+from ...core.method import Method
 from ...core.objective import Objective
-from ...core.partial_model import partial_model
+from ...core.own_model import own_field, own_model_of
+from ...core.partial_model import partial_model, sent_part
 from ...data.dataset import LoadedDataset
 from ...files import parsed
 from ...metrics.accuracy import score
@@ -80,6 +82,7 @@ def client_reports(study: Study, out: Path, places: Mapping[str, Path]) -> list[
     """
     states = out / STATES
     objective = study.objective()
+    method = study.method(objective).fitted(study.shape)  # before the final model is loaded: it knows the initial one
     load_model(out / MODEL, objective.module)
     w = objective.space.flatten(objective.module)
     newest = FederationDirectory(out).newest()
@@ -90,7 +93,7 @@ def client_reports(study: Study, out: Path, places: Mapping[str, Path]) -> list[
         data = own_samples(study, found, number)
         report = ClientReport(name, len(data.y), len(torch.unique(data.y)))
         if isinstance(found, LoadedDataset) and found.test is not None:
-            own = None if federation is None else _own_model(study, objective, w, states / federation / name)
+            own = None if federation is None else _own_model(method, w, states / federation / name)
             test = found.test.x, found.test.y
             scores = [{} if x is None else _scores(study, objective, x, *test, found) for x in (w, own)]
             report = ClientReport(report.name, report.samples, report.classes, len(test[1]), *scores)
@@ -112,13 +115,12 @@ def _scores(
     return score(objective, w, x.to(device), y.to(device), found.preparation, collector).numbers
 
 
-def _own_model(study: Study, objective: Objective, w: Tensor, folder: Path) -> Tensor | None:
-    """Return the model `w` (d,) with the parameters that stayed with one client; None if none stayed."""
-    partial = partial_model(study.method(objective).fitted(study.shape))
-    if partial is None or not partial.kept_width:
+def _own_model(method: Method, w: Tensor, folder: Path) -> Tensor | None:
+    """Return the own model (d,) of one client, where `w` (d,) is the server's; None if it has none."""
+    partial = partial_model(method)
+    if own_field(method) is None and (partial is None or not partial.kept_width):
         return None
-    state = ClientState(folder, partial.client)
-    like = partial.init_client(partial.broadcast(partial.init_server(w)).map(lambda x: x[None])).map(lambda x: x[0])
+    state = ClientState(folder, method.client)
+    like = method.init_client(method.broadcast(method.init_server(w)).map(lambda x: x[None])).map(lambda x: x[0])
     record = state.load(state.newest, like)
-    own: Tensor = partial.parts.parameters.joined(partial.sent(w), record.kept.to(w))
-    return own
+    return own_model_of(method, sent_part(method, w), record.map(lambda x: x.to(w)))
