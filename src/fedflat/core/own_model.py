@@ -18,7 +18,8 @@ from .wrapper import EngineWrapper
 
 def own_field(method: Method) -> str | None:
     """Return the name of the field with a client's own model in its record; None if the method has no such field."""
-    return _own_field(method.client)
+    record: Any = method.client
+    return _own_field(record)
 
 
 @cache
