@@ -83,7 +83,7 @@ def local_step(
     """
     factors = state.steps if state.lr_factors is None else state.lr_factors
     ctx = replace(ctx, steps=state.steps, lr_sum=factors * descent.lr)
-    moving = method.moving(down)
+    moving = method.moving(down, ctx)
     oracle = ObservedOracle(grad, descent.bound_on_gradients(moving))
     found = method.step(state.w, state.client, down, oracle, ctx)
     d, client = check_pair(method, "step", found, (Tensor, method.client))
@@ -104,7 +104,9 @@ def _descended(
     """Return the next iterate and optimiser state; only coordinates with `moving` true enter norms and change."""
     if moving is None:
         return descent(state.w, d, state.optimizer, parts, factor)
-    w, after = descent(torch.where(moving, state.w, 0.0), d, state.optimizer, parts, factor)
+    gradient = None if parts.gradient is None else torch.where(moving, parts.gradient, 0.0)
+    w, d = torch.where(moving, state.w, 0.0), torch.where(moving, d, 0.0)
+    w, after = descent(w, d, state.optimizer, replace(parts, gradient=gradient), factor)
     if after is not None:
         width = moving.shape[-1]
         after = after.map(lambda x, y: torch.where(moving, x, y) if x.shape[-1] == width else x, state.optimizer)

@@ -123,6 +123,8 @@ class Method(ABC):
     linear_in_gradient: ClassVar[bool] = True
     # Whether a round depends on the number of planned rounds, `ctx.rounds`: then a run cannot be extended later.
     depends_on_rounds: ClassVar[bool] = False
+    # Whether clients keep a head of their own: what a run's `keep` names, or without it the model's last layer.
+    keeps_head: ClassVar[bool] = False
     # The shapes of the model's parameters, in their order in a vector; empty until an engine calls `on_model`.
     shapes: ClassVar[tuple[tuple[int, ...], ...]] = ()
 
@@ -220,8 +222,18 @@ class Method(ABC):
         w: Tensor = down.w
         return w
 
-    def moving(self, down: Any) -> Tensor | None:
-        """Return the coordinates that clients move in this round, (*clients, d) bool; None, the default, means all."""
+    def moving(self, down: Any, ctx: Context) -> Tensor | None:
+        """Return the coordinates that this local step moves, (*clients, d) bool; None, the default, means all.
+
+        Others take part in no norm, and their decay and momentum rest.
+        """
+        return None
+
+    def moving_parts(self, ctx: Context) -> tuple[Tensor | bool, Tensor | bool] | None:
+        """Return whether this local step moves what is sent, and what stays; None, the default, means both.
+
+        The step is `ctx.steps`, from 0, a number or a tensor of shape (). In a run without `keep` all is sent.
+        """
         return None
 
     @abstractmethod

@@ -155,8 +155,16 @@ class PartialModel(EngineWrapper):
         sent = self.base.start(self._inner("down", down), self._inner("client", client))
         return self.parts.parameters.joined(sent, client.kept)
 
-    def moving(self, down: Any) -> Tensor | None:
-        return self.base.moving(self._inner("down", down))
+    def moving(self, down: Any, ctx: Context) -> Tensor | None:
+        parts = self.base.moving_parts(ctx) if self.kept_width else None
+        if parts is None:
+            return self.base.moving(self._inner("down", down), ctx)
+        sent, kept = parts
+        is_kept = self.parts.parameters.joined(
+            down.w.new_zeros(self.parts.parameters.sent, dtype=torch.bool),
+            down.w.new_ones(self.kept_width, dtype=torch.bool),
+        )
+        return (is_kept & kept) | (~is_kept & sent)
 
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         statistics = MovingStatistics(self.parts.statistics.joined(client.statistics, client.own_statistics))

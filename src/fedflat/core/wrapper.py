@@ -38,6 +38,7 @@ class Wrapper(Method):
     weights: ClassVar[Any] = OfBase()
     training: ClassVar[Any] = OfBase()
     linear_in_gradient: ClassVar[Any] = OfBase()
+    keeps_head: ClassVar[Any] = OfBase()
     shapes: ClassVar[Any] = OfBase()
     depends_on_rounds: ClassVar[Any] = OfBase()
     server: ClassVar[Any] = OfBase()
@@ -103,8 +104,11 @@ class Wrapper(Method):
     def start(self, down: Any, client: Any) -> Tensor:
         return self.base.start(down, client)
 
-    def moving(self, down: Any) -> Tensor | None:
-        return self.base.moving(down)
+    def moving(self, down: Any, ctx: Context) -> Tensor | None:
+        return self.base.moving(down, ctx)
+
+    def moving_parts(self, ctx: Context) -> tuple[Tensor | bool, Tensor | bool] | None:
+        return self.base.moving_parts(ctx)
 
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         return self.base.step(w, client, down, grad, ctx)
@@ -225,42 +229,46 @@ class Alternation(EngineWrapper):
             raise InputError(f"adapter.mode = 'alternate' does not go with {label_of(base)}; use both or freeze_a")
         return cls(base=base)._with(when=when)
 
-    def moving(self, down: Any) -> Tensor:
-        """Return the mask of coordinates that move, (*clients, d) bool."""
-        when = self.when.to(down.turn.device)
-        moving: Tensor = (when == ALWAYS) | (when == down.turn)
+    def moving(self, down: Any, ctx: Context) -> Tensor:
+        """Return the mask of coordinates that move, (*clients, d) bool; it is that of the whole round."""
+        return self._moving(down)
+
+    def _moving(self, record: Any) -> Tensor:
+        """Return the mask of a round from the turn in the server's record, or in its message."""
+        when = self.when.to(record.turn.device)
+        moving: Tensor = (when == ALWAYS) | (when == record.turn)
         return moving
 
     def init_server(self, w: Tensor) -> Any:
         return self._outer("server", self.base.init_server(w), turn=w.new_zeros(1))
 
     def broadcast(self, server: Any) -> Any:
-        moving = self.moving(server)
+        moving = self._moving(server)
         inner = self._inner("server", server)
         sent = self._merged(moving, self.base.broadcast(_only(moving, inner)), self.base.broadcast(inner))
         return self._outer("down", replace(sent, w=torch.where(moving, sent.w, server.w)), turn=server.turn)
 
     def start(self, down: Any, client: Any) -> Tensor:
-        moving = self.moving(down)
+        moving = self._moving(down)
         return torch.where(moving, self.base.start(_only(moving, down), _only(moving, client)), down.w)
 
     def fresh_weight(self, down: Any) -> Tensor | float:
-        return self.base.fresh_weight(_only(self.moving(down), down))
+        return self.base.fresh_weight(_only(self._moving(down), down))
 
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
-        moving = self.moving(down)
+        moving = self._moving(down)
         inside, ctx = _Subspace.of(grad, moving, down.w), self._inside(ctx, moving, down)
         d, after = self.base.step(_kept(moving, w), _only(moving, client), _only(moving, down), inside, ctx)
         return _kept(moving, d), self._merged(moving, after, client)
 
     def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:
-        moving = self.moving(down)
+        moving = self._moving(down)
         ctx = self._inside(ctx, moving, down)
         up, after = self.base.finish(_kept(moving, w), _only(moving, client), _only(moving, down), ctx)
         return _only(moving, up), self._merged(moving, after, client)
 
     def update(self, server: Any, mean: Any, ctx: Context) -> Any:
-        moving = self.moving(server)
+        moving = self._moving(server)
         inner = self._inner("server", server)
         after = self._merged(moving, self.base.update(_only(moving, inner), _only(moving, mean), ctx), inner)
         return self._outer("server", after, turn=1 - server.turn)

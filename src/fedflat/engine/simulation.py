@@ -44,7 +44,7 @@ from ..rounds.device import one_thread, usable_device
 from ..rounds.executor import Executor, stacked
 from ..rounds.guard import Guard
 from ..rounds.local_training import Client
-from ..rounds.model_parts import as_patterns, check_parts, method_of_run
+from ..rounds.model_parts import as_patterns, check_parts, method_of_run, with_head
 from ..rounds.participation import Explicit, pooled
 from ..rounds.participation import participation as as_rule
 from ..rounds.private_rounds import PrivateRounds
@@ -136,6 +136,7 @@ class Simulation:
             "averaged" (sent beside the parameters and averaged) or "local" (they stay with each client). Needed for a
             model with such layers; see docs/howto/model_parts.md.
         keep: patterns of the names of parameters and buffers that stay with each client, such as ["head.*", "*.bn1"].
+            A method whose clients keep a head, such as FedRep, keeps the last layer without patterns.
         probes: measures of flatness taken after every `probe_every` rounds, and after the last; they
             become metrics of that round and change nothing else.
         workers: number of worker processes that train clients in parallel on the CPU, each on one thread. "auto" starts
@@ -173,6 +174,7 @@ class Simulation:
         self._architecture = initial.architecture()
         self._problem = Problem(initial, loss, data, self.device, precision == "bf16", buffers)
         self.task, self.objective, self.data = self._problem.task, self._problem.objective, self._problem.data
+        self.keep = with_head(self.method, self.keep, self.objective)
         self.probes = tuple(check_measures(probes, self.objective.module))
         self.metrics = check_metrics(metrics, self.task.kind, data.classes)
         check_name(executor, self._problem.randomness, self.device)

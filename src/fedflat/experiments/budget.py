@@ -150,9 +150,15 @@ def run_budget(spec: RunSpec) -> RunBudget:
     rule = spec.participation if spec.privacy is None else {"bernoulli": spec.privacy.rate}
     cohorts = _cohorts(json.dumps(rule), clients, spec.seed, min(spec.rounds, SPEC_ROUNDS))
     model = spec.model
-    if model.keep or own_field(method):  # the clients' own models are evaluated, too
+    if model.keep or method.keeps_head or own_field(method):  # the clients' own models are evaluated, too
         evaluated += -(-spec.rounds // spec.eval_every) * train
-    if model.keep or model.buffers or client.optimizer_state == "kept" or depends_on_shapes(method):
+    if (
+        model.keep
+        or method.keeps_head
+        or model.buffers
+        or client.optimizer_state == "kept"
+        or depends_on_shapes(method)
+    ):
         objective = Objective(spec.module(), buffers=spec.model.buffers)
         d = objective.space.d
         method = method_of_run(method, objective, client, None, model.buffers, model.keep)

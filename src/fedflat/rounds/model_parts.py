@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from itertools import accumulate, pairwise
@@ -19,6 +20,8 @@ from ..core.running_statistics import Buffers
 from ..core.wrapper import Alternation, label_of
 from .guard import Guard
 from .local_training import Client, with_kept_state
+
+log = logging.getLogger(__name__)
 
 
 def as_patterns(keep: Sequence[str]) -> tuple[str, ...]:
@@ -41,13 +44,34 @@ def method_of_run(
     Raises InputError, naming the setting, for one that does not go with the method or the model.
     """
     w = objective.space.flatten(objective.module)
+    keep = with_head(method, keep, objective)
     _check_own_models(method, client, buffers, keep)
+    _check_head(method, client)
     method = by_turns(method, adapter, objective.space, w.device)
     method = OwnStart.of(with_parts(method, objective, buffers, keep), w)
     method = with_kept_state(method, client, len(w))
     method = method.on_model(tuple(tuple(shape) for shape in objective.space.shapes.values()))
     method.check_model()
     return method
+
+
+def with_head(method: Method, keep: Sequence[str], objective: Objective) -> tuple[str, ...]:
+    """Return `keep`; if it is empty and clients of `method` keep a head, the name of the model's last layer.
+
+    Raises InputError if the model has no other layer.
+    """
+    if keep or not method.keeps_head:
+        return tuple(keep)
+    names = list(objective.space.shapes)
+    layers = [name.rpartition(".")[0] for name in names]
+    if len(set(layers)) == 1:
+        raise InputError(f"{label_of(method)}: the model has one layer, which would be the head, and no body that "
+                         "clients could send; take another model, or name the head in keep")  # fmt: skip
+    head = layers[-1] or names[-1]
+    log.info(
+        "%s: keep is empty, and the head that stays with the clients is the last layer, %s", label_of(method), head
+    )
+    return (head,)
 
 
 def with_parts(method: Method, objective: Objective, buffers: Buffers | None, keep: Sequence[str]) -> Method:
@@ -104,6 +128,13 @@ def _check_own_models(method: Method, client: Client, buffers: Buffers | None, k
     if client.optimizer_state == "kept":
         raise InputError(f"client.optimizer_state = 'kept' does not go with {label}, whose clients train two models; "
                          "use 'zero'")  # fmt: skip
+
+
+def _check_head(method: Method, client: Client) -> None:
+    """Raise InputError for AdamW, which counts the updates of all parameters as one, where parts move in turns."""
+    if method.keeps_head and client.optimizer == "adamw":
+        raise InputError(f"client.optimizer = 'adamw' does not go with {label_of(method)}, whose clients move head and "
+                         "body in turns, each with its own number of updates; use 'sgd'")  # fmt: skip
 
 
 def _check_training(method: Method, buffers: Buffers | None, keep: Sequence[str]) -> None:
