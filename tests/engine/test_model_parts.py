@@ -265,7 +265,7 @@ def test_the_best_model_has_its_statistics_and_must_be_whole() -> None:
     run = simulation(FedAvg(), buffers="averaged", rounds=1, callbacks=[best]).run()
     assert best.parameters is not None
     assert torch.equal(best.parameters["1.running_var"], numbers(run.model)["1.running_var"])
-    with pytest.raises(InputError, match="BestModel: a part of the model stays"):
+    with pytest.raises(InputError, match="BestModel: each client has a model of its own"):
         simulation(FedAvg(), buffers="local", rounds=1, callbacks=[best]).run()
 
 

@@ -23,7 +23,7 @@ CLIENT = ff.Client(lr=0.1, epochs=2, batch_size=4, momentum=0.5, weight_decay=0.
 DATA, NAMES, ROUNDS = federation((8, 6, 11)), ("a", "b", "c"), 3
 
 
-@pytest.mark.parametrize("name", ["Ditto"])
+@pytest.mark.parametrize("name", ["Ditto", "FedRep"])
 def test_own_models_have_the_bits_of_a_simulation(name: str, tmp_path: Path) -> None:
     plan = RunPlan(CLIENT, rounds=ROUNDS)
     model = tanh_network().float()
@@ -42,9 +42,12 @@ def test_own_models_have_the_bits_of_a_simulation(name: str, tmp_path: Path) -> 
         assert not server.round(transport).missing
         sim.round()
     assert torch.equal(server.state.w, sim.server.w)
-    method = server.method
+    method, norms = server.method, set()
     like = method.init_client(method.broadcast(server.state).map(lambda x: x[None])).map(lambda x: x[0])
     for i, who in enumerate(NAMES):
         state = ClientState(tmp_path / who, method.client)
         record = state.load(state.newest, like)
-        assert torch.equal(own_model_of(method, server.state.w, record), sim.own_model(i))
+        own = own_model_of(method, server.state.w, record)
+        assert torch.equal(own, sim.own_model(i))
+        norms.add(float(own.norm()))
+    assert len(norms) == len(NAMES), "each client has another one"

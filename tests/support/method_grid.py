@@ -14,6 +14,7 @@ REFUSED = {(name, "weights") for name in EQUAL_WEIGHTS} | {
     ("Local", "SWA"), ("SWA", "SWA"), ("Local", "guard"), ("Centralised", "guard"),
     ("Local", "averaged"), ("Local", "keep"), ("Centralised", "local"), ("Centralised", "keep"),
     ("Ditto", "AdamW"), ("Ditto", "averaged"), ("Ditto", "local"), ("Ditto", "keep"),
+    ("FedRep", "AdamW"),
 }  # fmt: skip
 
 ALL = [(name, title) for name in all_methods() for title in NAMED if (name, title) not in REFUSED]

@@ -21,6 +21,7 @@ class Ditto(FedAvg, server=Model, client=DittoClient, down=Model, up=Delta):
     weight decay and momentum act on each of the two alone. The server's model is that of FedAvg for every lam.
     """
 
+    group = "personal"
     paper = Citation(
         key="li2021ditto",
         authors="Li, Tian and Hu, Shengyuan and Beirami, Ahmad and Smith, Virginia",

@@ -18,6 +18,7 @@ class FedRep(FedAvg):
     kept between rounds and never sent.
     """
 
+    group = "personal"
     paper = Citation(
         key="collins2021exploiting",
         authors="Collins, Liam and Hassani, Hamed and Mokhtari, Aryan and Shakkottai, Sanjay",
