@@ -75,7 +75,8 @@ def test_adding_or_removing_one_client_moves_the_sum_by_at_most_the_clip(method:
         without = [one for one in cohort if one != client]
         moved.append(distance(sim, mean_of(sim, cohort), mean_of(sim, without)))
     assert max(moved) <= clip * (1 + 1e-12)  # sums of squares are rounded here; the mean itself has no slack
-    assert moved[0] > 0.999 * clip  # the hostile client is clipped, not dropped
+    # The hostile client is clipped, not dropped; without its head, it sends a saturated body, which does not move.
+    assert moved[0] > 0.999 * clip or method.keeps_head
 
 
 def test_every_method_trains_on_noised_means_and_empty_rounds(covering_method: Method) -> None:

@@ -86,7 +86,7 @@ def test_a_first_record_depends_on_the_first_message_alone(method: Method) -> No
     for sim in (early, fresh):
         sim.round()
     mine = [
-        sim._store.get(torch.tensor([5]).numpy(), sim.method.broadcast(sim.server).map(lambda x: x[None]))
+        sim._store.get(torch.tensor([5]).numpy(), sim._server.broadcast().map(lambda x: x[None]))
         for sim in (early, fresh)
     ]
     for name, tensor in mine[0].tensors().items():
