@@ -20,9 +20,9 @@ from fedflat.core.wrapper import Wrapper
 from fedflat.engine.problem import check_ranks, check_weights
 from fedflat.methods import all_methods
 from fedflat.reports.catalogue import costs, documentation, grouped, settings, summary
-from fedflat.reports.method_facts import COSTS
+from fedflat.reports.method_facts import COSTS, ROLES
 from fedflat.reports.method_list import LEGEND
-from fedflat.reports.method_records import ROLES, meanings, records, widths
+from fedflat.reports.method_records import meanings, records, widths
 from fedflat.rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
 
 ROOT = Path(__file__).parent.parent

@@ -17,7 +17,8 @@ from fedflat.engine.problem import check_weights
 from fedflat.methods import all_methods
 from fedflat.methods.fedavg import FedAvg
 from fedflat.methods.fedprox import FedProx
-from fedflat.reports.method_records import ROLES, records, widths
+from fedflat.reports.method_facts import ROLES
+from fedflat.reports.method_records import records, widths
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "methods"

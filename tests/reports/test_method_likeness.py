@@ -125,6 +125,17 @@ def test_fields_of_one_name_that_are_not_alike_are_two() -> None:
     assert [(owner, text[:2]) for owner, text in lines] == [(BOTH, "w:"), ("FedVSSAM", "h:"), ("FedDyn", "h:")]
 
 
+def test_parts_have_one_order_though_a_method_has_none_of_some() -> None:
+    """Local keeps a model at the client and has no settings; FedAvg has some, and keeps nothing there."""
+    for pair in [("Local", "FedAvg"), ("FedAvg", "Local")]:
+        parts = list(dict.fromkeys(line.part for line in differences(*map(facts_named, pair))))
+        assert parts == [
+            "nearest shared class", "idea", "group", "settings", "sent to a client", "sent by a client",
+            "kept by a client", "averaged by the server", "kept by the server", "cost", "equations, client",
+            "equations, server",
+        ]  # fmt: skip
+
+
 def test_the_difference_is_the_same_from_either_side() -> None:
     pair = facts_named("FedSMOO"), facts_named("FedSOL")
     assert set(differences(*pair)) == set(differences(*pair[::-1]))

@@ -13,8 +13,8 @@ from ..core.hyper import allowed
 from ..core.method import GROUPS, Method
 from ..core.user_code import method_errors_named
 from ..rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
-from .method_facts import COSTS, Kept, MethodFacts, Setting
-from .method_records import ROLES, WIDE, all_records, meanings, widths
+from .method_facts import COSTS, ROLES, Kept, MethodFacts, Setting
+from .method_records import WIDE, all_records, meanings, widths
 from .text_table import text_table
 
 if TYPE_CHECKING:

@@ -7,6 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 COSTS = ("down", "up", "kept", "grads")
+ROLES = {
+    "down": "sent to a client",
+    "up": "sent by a client",
+    "client": "kept by a client",
+    "mean": "averaged by the server",
+    "server": "kept by the server",
+}
 PART = re.compile(r"(\w+) {2,}(\S.*)")  # a line of equations that begins with whose they are, such as `client  w_i <- `
 
 
@@ -23,7 +30,7 @@ class Setting:
 class Kept:
     """A field of a record: what is sent, averaged or kept."""
 
-    role: str  # such as "sent by a client"
+    role: str  # one of the values of `ROLES`
     name: str
     size: str  # in numbers, d for as many as the model has, with default settings
     meaning: str

@@ -11,12 +11,13 @@ from itertools import chain, pairwise
 from rich.table import Table
 
 from ..core.errors import InputError
-from .method_facts import Kept, MethodFacts, equations
+from .method_facts import ROLES, Kept, MethodFacts, equations
 from .text_table import NOTHING, text_table
 
 NEAREST = 10  # methods that are shown
 IDEA_WIDTH = 180  # characters of a line from which ideas are shown
 BOTH = "both"
+PARTS = ("idea", "group", "settings", *ROLES.values(), "cost")  # before the equations
 Said = dict[str, str]  # what is compared, with what is told of it where only one method has it
 COST_WORDS = {
     "down": "model-sized vectors sent to a client",
@@ -108,7 +109,7 @@ def differences(facts: MethodFacts, other: MethodFacts) -> list[Line]:
     base = _class_name(_shared_class(facts, other), "none but Method")
     ours, theirs = _said(facts), _said(other)
     places = [*ours, *(place for place in theirs if place not in ours)]
-    order = list(dict.fromkeys(part for part, _ in places))
+    order = [*PARTS, *(part for part, _ in places if part not in PARTS)]
     places.sort(key=lambda place: order.index(place[0]))
     found = (_compared(place[0], facts, other, ours.get(place, {}), theirs.get(place, {})) for place in places)
     return [Line("nearest shared class", BOTH, base), *chain.from_iterable(found)]

@@ -9,14 +9,8 @@ from typing import Any
 
 from ..core.method import Method
 from ..core.records import Record
+from .method_facts import ROLES
 
-ROLES = {
-    "down": "sent to a client",
-    "up": "sent by a client",
-    "client": "kept by a client",
-    "mean": "averaged by the server",
-    "server": "kept by the server",
-}
 WIDE = 10**9  # parameters of a model beside which windows and scalars are small
 FIELD = re.compile(r"^(?:    # *(\S.*)\n)?    (\w+):[^#\n]*(?:# *(\S.*))?$", re.MULTILINE)  # above, name, beside
 
