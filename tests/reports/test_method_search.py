@@ -47,7 +47,7 @@ def test_the_line_with_most_words_is_shown_and_methods_with_such_a_line_come_fir
 
 
 def test_a_rare_word_counts_more_than_a_common_one() -> None:
-    some = replace(BLANK, documentation="The server.", title="The quince")
+    some = replace(BLANK, title="The server.", departures=("The quince",))
     assert (
         search([some, replace(BLANK, documentation="The server.\nThe server.")], "server quince")[0].excerpt
         == "The quince"
