@@ -52,7 +52,7 @@ def parts() -> dict[str, str]:
 def ledger(entries: Sequence[Entry]) -> str:
     """Return what the ledger holds, and how many of it are reproductions."""
     whole = sum(not one.why_none for one in entries)
-    said = f"{len(entries)} entries, of which {whole} are reproductions at full protocol."
+    said = f"Entries: {len(entries)}; reproductions at full protocol: {whole}."
     titles = ("recipe", "cell", "method", "paper", "ours", "seeds", "share of the rounds", "commit", "what it is")
     rows = [_row(one) for one in entries]
     return f"{said}\n\n{Table(titles, rows).markdown()}" if rows else said

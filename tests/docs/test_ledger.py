@@ -24,7 +24,7 @@ def costs() -> list[ledger.Cost]:
 def test_an_entry_shows_its_share_and_why_it_is_none() -> None:
     whole = replace(ENTRY, rounds=800, changed=[], missing=[], spread=None, paper=None)
     text = ledger.ledger([ENTRY, whole])
-    assert text.startswith("2 entries, of which 1 are reproductions at full protocol.")
+    assert text.startswith("Entries: 2; reproductions at full protocol: 1.")
     assert (
         "| p/t | `a,b` | FedAvg | 74.08 ± 0.22 | 12.50 ± 0.50 | 0, 2; diverged: 1 | 0.0025 (2 of 800) | `abc`, `def` | "
         "**not a reproduction**: 0.0025 of the rounds; changed: model.name |"

@@ -109,4 +109,4 @@ def record(file: Path, entries: Sequence[Entry]) -> None:
     with locked(file.with_name(f".{file.name}.lock"), BUSY.format(file), PATIENCE):
         found = {one.identity: one for one in [*read_ledger(file), *entries]}
         ordered = sorted(found.values(), key=lambda one: json.dumps(one.identity))
-        write_text(file, json.dumps([asdict(one) for one in ordered], indent=1) + "\n")
+        write_text(file, json.dumps([asdict(one) for one in ordered], indent=1, ensure_ascii=False) + "\n")
