@@ -325,7 +325,8 @@ def study_page(folder: Path) -> dict[Path, str]:
 def gap_study_page(folder: Path) -> dict[Path, str]:
     """Return docs/gap_study.md and its figure, from the results in `folder`."""
     results = gap_study.Results.load(folder)
-    return page_with_figures("gap_study.md", gap_study.chapters(results), gap_study.FIGURES, gap_study.figures(results))
+    contents = gap_study.chapters(results) | study_quotes.second_study(results)
+    return page_with_figures("gap_study.md", contents, gap_study.FIGURES, gap_study.figures(results))
 
 
 def page_with_figures(

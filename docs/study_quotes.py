@@ -24,6 +24,11 @@ def first_study(first: Any, second: Any) -> dict[str, str]:
     return guidance.chapters(first) | joined.chapters(first) | {"second study": quotes.quote(second)}
 
 
+def second_study(second: Any) -> dict[str, str]:
+    """Return what docs/gap_study.md says beside the tables of its study, by mark."""
+    return {"scale": quotes.scale_of(second.plan)}
+
+
 def which_method(first: Any, second: Any) -> dict[str, str]:
     """Return what docs/which_method.md says of both studies, by mark."""
     of_second = {"second study": quotes.quote(second), "second study methods": quotes.methods(second)}

@@ -327,9 +327,9 @@ _FLATNESS = """\
 Spearman's correlation of each measure with the gap of the final model, over all methods and seeds with one number of
 images, never over both. The intervals at 95 % draw seeds, the same for all methods, and methods. Descriptive; the
 number of methods is in brackets."""
-_MEASURES = """\
+_MEASURES = f"""\
 Means over the seeds of the final models, in brackets the largest error of a single model's. Measures are taken on
-2,000 training images: all with few, and every tenth with many, so that they are not of the same images."""
+{IMAGES["few"]} training images: all with few, and every tenth with many, so that they are not of the same images."""
 
 
 def correlation_table(measured: dict[str, list[Row]]) -> Table:

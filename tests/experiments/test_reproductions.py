@@ -69,7 +69,8 @@ def test_settings_that_are_no_part_of_a_protocol_do_not_count_as_changed() -> No
     [cell] = find_recipe("fedsmoo/table8").cells()
     run = cell.study(1.0, "data", ["FedAvg"]).runs()[0]
     assert changed_settings(run, run) == []
-    same = {"rounds": 3, "seed": 7, "device": "cpu", "executor": "stacked", "workers": 4, "data_dir": "elsewhere"}
+    same = {"rounds": 3, "seed": 7, "device": "cpu", "executor": "stacked", "workers": 4, "data_dir": "elsewhere",
+            "flatness": ["trace"], "probes": [], "probe_every": 9, "metrics": ["auc"]}  # fmt: skip
     assert changed_settings(run.model_copy(update=same), run) == []
     other = run.model_copy(update={"client": replace(run.client, lr=0.5), "eval_every": 7})
     assert changed_settings(other, run) == ["client.lr", "eval_every"]

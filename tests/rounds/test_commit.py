@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -39,6 +40,37 @@ def test_it_is_the_head_of_the_clone(clone: Path) -> None:
 def test_changed_files_are_told(clone: Path) -> None:
     (clone / "src/fedflat/file.py").write_text("2\n")
     assert segments.commit_of_code() == f"{head(clone)[:12]}-dirty"
+
+
+def test_texts_and_results_in_docs_are_no_code(clone: Path) -> None:
+    """Also where a ledger there was committed, and has got an entry since."""
+    (clone / "docs").mkdir()
+    for file, expected in (("docs/ledger.json", ""), ("studies.py", "-dirty")):
+        (clone / file).write_text("1\n")
+        for words in ("add .", "-c user.name=a -c user.email=a@b commit -m next"):
+            subprocess.run(["git", "-C", str(clone), *words.split()], check=True, capture_output=True)
+        (clone / file).write_text("2\n")
+        segments.commit_of_code.cache_clear()
+        assert segments.commit_of_code() == f"{head(clone)[:12]}{expected}"
+
+
+def test_a_file_that_was_touched_and_not_changed_is_as_committed(clone: Path) -> None:
+    os.utime(clone / "src/fedflat/file.py", (1e9, 1e9))
+    assert segments.commit_of_code() == head(clone)[:12]
+
+
+@pytest.mark.parametrize("setting", ["diff.external", "diff.own.textconv", "diff.own.command"])
+def test_no_program_that_compares_files_is_started(clone: Path, setting: str) -> None:
+    program = clone / ".git" / "program"
+    program.write_text(f"#!/bin/sh\ntouch {clone}/.git/started\n")
+    program.chmod(0o755)
+    subprocess.run(["git", "-C", str(clone), "config", setting, str(program)], check=True)
+    (clone / ".git" / "info" / "attributes").write_text("*.py diff=own\n")
+    (clone / "src/fedflat/file.py").write_text("2\n")
+    assert segments.commit_of_code() == f"{head(clone)[:12]}-dirty"
+    assert not (clone / ".git" / "started").exists()
+    subprocess.run(["git", "-C", str(clone), "diff"], check=True, capture_output=True)
+    assert (clone / ".git" / "started").exists(), "git itself starts it"
 
 
 def test_no_program_of_the_clone_is_started(clone: Path) -> None:

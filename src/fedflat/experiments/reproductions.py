@@ -24,7 +24,8 @@ from .spec import RunSpec
 DIRTY = "-dirty"
 BUSY = "--record {}: another process is writing to it"
 PATIENCE = 60.0  # seconds to wait for another process that records
-FREE = ("rounds", "seed", "device", "executor")  # settings that are no part of a protocol, or have a field of their own
+# Settings that have a field of their own in an entry, or that change no accuracy by more than rounding.
+FREE = ("rounds", "seed", "device", "executor", "flatness", "probes", "probe_every", "metrics")
 
 
 @checked_dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
@@ -79,7 +80,7 @@ def check_commits(commits: Sequence[str | None], what: str) -> list[str]:
 
 
 def changed_settings(run: RunSpec, recipe: RunSpec) -> list[str]:
-    """Return the keys of settings, other than rounds, seed and device, in which a run differs from the recipe's run."""
+    """Return the keys of settings, other than those of FREE, in which a run differs from the recipe's run."""
     ours, theirs = (_protocol(one) for one in (run, recipe))
     return sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
 
