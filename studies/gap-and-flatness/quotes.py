@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..scale import scale, title
-from .analysis import Results, contrasts, estimate, primary
-from .page import IMAGES, primary_sentence, sentences
+from .analysis import Results, contrasts, equal_gradients, estimate, primary
+from .page import IMAGES, TWICE, primary_sentence, sentences
 from .plan import CLIENTS, COHORT, DATA, GAPS, MODEL, Plan
 
 UNFINISHED = "The second study asks whether flatness helps where there is a gap; its runs have not finished."
@@ -20,7 +20,15 @@ def methods(results: Results) -> str:
     """Return a list with what each flat method gained, and the scale."""
     if not results.has_ended:
         return UNFINISHED
-    return "\n".join([*(f"* {one}" for one in sentences(results)), "", scale_of(results.plan)])
+    lines = [*sentences(results), at_equal_gradients(results)]
+    return "\n".join([*(f"* {one}" for one in lines), "", scale_of(results.plan)])
+
+
+def at_equal_gradients(results: Results) -> str:
+    """Return what is left of the leads of methods with two gradients a step over bases with as many gradients."""
+    told = [f"{one.flat} {one.left.mean:+.2f} ({one.left.low:+.2f} to {one.left.high:+.2f}) over {one.base}"
+            for one in equal_gradients(results)]  # fmt: skip
+    return f"With {IMAGES['few']} images and {TWICE}, in points: {', '.join(told)}."
 
 
 def gains(results: Results) -> str:

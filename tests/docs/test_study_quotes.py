@@ -65,6 +65,16 @@ def test_the_methods_that_are_quoted_have_the_numbers_of_the_kept_runs(
         ) in page
 
 
+def test_leads_over_bases_with_as_many_gradients_are_those_of_the_kept_runs() -> None:
+    rows = [row for row in pq.read_table(RESULTS / "runs.parquet").to_pylist() if row["gap"] == "few"]
+    at = {(row["part"], row["method"], row["seed"]): 100 * row["accuracy"] for row in rows if row["part"] in
+          ("compare", "twice")}  # fmt: skip
+    page = (ROOT / "docs" / "which_method.md").read_text()
+    for flat in ("FedSAM", "MoFedSAM", "FedSMOO"):
+        left = np.array([at["compare", flat, seed] - at["twice", PAIRS[flat], seed] for seed in range(28)])
+        assert f"{flat} {told(left)} over {PAIRS[flat]}" in page.split("at twice the gradients for the base, ")[1]
+
+
 def test_the_scale_has_the_networks_parameters() -> None:
     """784 pixels, two hidden layers of 200, ten classes, each with a bias."""
     number = 784 * 200 + 200 + 200 * 200 + 200 + 200 * 10 + 10
