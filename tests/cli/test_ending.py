@@ -126,6 +126,7 @@ def test_one_of_several_ranks_tells_of_changes(
         ("predict x", "Missing option '--input'; see `fedflat predict --help`"),
         ("report --nope", "No such option '--nope'; see `fedflat report --help`"),
         ("nosuch", "No such command 'nosuch'; see `fedflat --help`"),
+        ("flower nod", "No such command 'nod'. Did you mean 'node'?; see `fedflat flower --help`"),
         ("flower run --classes zero", "Invalid value for '--classes': 'zero' is not a valid integer; see"),
     ],
 )

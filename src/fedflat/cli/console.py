@@ -6,6 +6,7 @@ Texts may come from users, files and networks: none is read as rich's markup, an
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -170,7 +171,8 @@ def _message(error: Exception) -> str:
 
 def _usage(error: Any) -> str:
     """Return the message of an error in the arguments of a command, and the command that shows its help."""
-    message = error.format_message().strip().removesuffix(".").replace("\n", " ")
+    said = re.split(r"(?<=[.?]) ", error.format_message().strip().removesuffix(".").replace("\n", " "))
+    message = " ".join(dict.fromkeys(said))  # some versions of typer and of click each add the same suggestion
     return f"{message}; see `{error.ctx.command_path} --help`" if error.ctx else message
 
 
