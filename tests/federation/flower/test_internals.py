@@ -49,6 +49,7 @@ from fedflat.federation.flower.internals import (
     check_version,
     node_api,
     node_config,
+    run_program,
     start_tasks_by,
 )
 from support.flower_fixtures import failing
@@ -257,3 +258,22 @@ def test_a_configuration_that_flower_would_leave_out_is_refused(config: str, lin
     """Of a word that is no pair Flower says nothing: the node would run without it."""
     with failing(InputError, line):
         node_config(["--node-config", config])
+
+
+@pytest.mark.parametrize("missing", ["--ssl-ca-certfile", "--ssl-certfile", "--ssl-keyfile"])
+def test_what_flowers_program_refuses_in_words_is_an_error_of_one_line(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    (there := tmp_path / "there").touch()
+    flags = ("--ssl-ca-certfile", "--ssl-certfile", "--ssl-keyfile")
+    files = [word for name in flags for word in (name, str(tmp_path / "gone" if name == missing else there))]
+    with failing(InputError, f"Path argument `{missing}` does not point to a file"):
+        run_program("flower-superlink", ["--host", "127.0.0.1", "--port", "8000", *files])  # it never listens
+
+
+def test_a_program_that_ends_with_a_number_ends_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    with pytest.raises(SystemExit) as ending:
+        run_program("flower-superlink", ["--help"])
+    assert ending.value.code == 0

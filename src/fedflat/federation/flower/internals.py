@@ -152,9 +152,14 @@ def load_program(name: str) -> Callable[[], None]:
 
 
 def run_program(name: str, arguments: Sequence[str]) -> None:
-    """Run one of Flower's programs in this process, until the process ends."""
+    """Run one of Flower's programs in this process, until the process ends. Raises InputError for what it refuses."""
     sys.argv = [name, *arguments]
-    load_program(name)()
+    try:
+        load_program(name)()
+    except SystemExit as error:
+        if isinstance(error.code, str):  # Flower's words about an argument, where it does not end with a number
+            raise InputError(error.code) from error
+        raise
 
 
 # The SuperLink's control API
