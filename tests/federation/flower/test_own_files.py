@@ -19,7 +19,7 @@ from fedflat.data.schema import Schema
 from fedflat.data.stated_schema import stated_settings
 from fedflat.experiments.spec import RunSpec
 from fedflat.federation.flower.client_reports import STATES, check_places, client_reports, read_reports, write_reports
-from fedflat.federation.flower.directory import CLIENTS
+from fedflat.federation.flower.directory import CLIENTS, FederationDirectory
 from fedflat.federation.flower.study import files_of
 from fedflat.federation.flower.transport import GatheringError
 from fedflat.reports.federation import FederationData, write_federation_page
@@ -234,6 +234,34 @@ def test_the_reports_of_a_rehearsal_are_those_of_the_simulation(tmp_path: Path, 
     data = FederationData.read(federated.out)
     assert data.reports == ()
     assert data.damaged[0].startswith(f"{CLIENTS}: ")
+
+
+def test_a_client_that_was_never_asked_has_its_initial_part_in_its_own_model(tmp_path: Path) -> None:
+    """Two of three are asked in the only round: the own model of the third is the server's, with the initial part."""
+    folder = write_tables(tmp_path / "sites")
+    spec = tables(folder)
+    spec = spec.model_copy(update={"model": spec.model.model_copy(update={"keep": ["3.*"]}), "rounds": 1})
+    places = {site: folder / site for site in SITES}
+    federated = federation(spec, tmp_path / "federation", places)
+    for node in federated.nodes.values():
+        node.config["state"] = str(federated.out / STATES)
+    federated.serve()
+    reports = client_reports(federated.study, federated.out, places)
+    [other] = [report for report in reports if report.name not in federated.events("round")[0]["counted"]]
+    assert other.own_scores == other.scores
+
+
+def test_a_client_that_is_no_member_of_a_finished_federation_is_refused_and_gets_no_report(tmp_path: Path) -> None:
+    folder = write_tables(tmp_path / "sites")
+    places = {site: folder / site for site in SITES}
+    federated = federation(tables(folder), tmp_path / "federation", places)
+    federated.serve()
+    directory = FederationDirectory(federated.out)
+    directory.refuse_strangers(federated.study, SITES)
+    with refused("client east: out ", "holds a federation of north, south, west, which no other client can join"):
+        directory.refuse_strangers(federated.study, ["north", "south", "east"])
+    others = {"north": folder / "north", "east": folder / "west"}
+    assert [report.name for report in client_reports(federated.study, federated.out, others)] == ["north"]
 
 
 @pytest.mark.parametrize(("loss", "labels"), [("regression", "dose"), ("regression", ["dose", "time"]),

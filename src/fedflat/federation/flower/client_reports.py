@@ -76,9 +76,9 @@ def check_places(study: Study, places: Mapping[str, Path]) -> None:
 
 
 def client_reports(study: Study, out: Path, places: Mapping[str, Path]) -> list[ClientReport]:
-    """Return the report of each client after the rehearsal in the folder `out`.
+    """Return the report of each member after the rehearsal in the folder `out`.
 
-    places: the folder or file of each client, by name.
+    places: the folder or file of each client, by name; one that was never admitted gets no report.
     """
     states = out / STATES
     objective = study.objective()
@@ -86,14 +86,16 @@ def client_reports(study: Study, out: Path, places: Mapping[str, Path]) -> list[
     load_model(out / MODEL, objective.module)
     w = objective.space.flatten(objective.module)
     newest = FederationDirectory(out).newest()
-    federation = None if newest is None else Membership.load(newest.path).name
+    membership = None if newest is None else Membership.load(newest.path)
     reports = []
     for number, (name, place) in enumerate(sorted(places.items())):
+        if membership is not None and name not in membership.members:
+            continue
         found = _samples(study, place)
         data = own_samples(study, found, number)
         report = ClientReport(name, len(data.y), len(torch.unique(data.y)))
         if isinstance(found, LoadedDataset) and found.test is not None:
-            own = None if federation is None else _own_model(method, w, states / federation / name)
+            own = None if membership is None else _own_model(method, w, states / membership.name / name)
             test = found.test.x, found.test.y
             scores = [{} if x is None else _scores(study, objective, x, *test, found) for x in (w, own)]
             report = ClientReport(report.name, report.samples, report.classes, len(test[1]), *scores)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -103,6 +103,17 @@ class FederationDirectory:
         if state := self.newest():
             return Membership.load(state.path).present
         return {event["client"]: event["samples"] for event in read_events(self.path) if event["event"] == "client"}
+
+    def refuse_strangers(self, study: Study, clients: Iterable[str]) -> None:
+        """Raise InputError if one of the `clients` is no member of the federation here, and may not join it."""
+        state = self.newest()
+        if state is None or not (study.closed or (self.path / RESULT).exists()):
+            return
+        members = Membership.load(state.path).members
+        strangers = sorted(set(clients) - members.keys())
+        if strangers:
+            raise InputError(f"client {strangers[0]}: out {self.path} holds a federation of {', '.join(members)}, "
+                             "which no other client can join; choose another folder")  # fmt: skip
 
     def refuse_other(self, study: Study) -> None:
         """Raise InputError if the folder holds anything but a federation of `study`; nothing is written."""

@@ -250,7 +250,8 @@ def local_deployment(
     After the last event `client_reports` can be called with the same study, path and folders.
 
     Raises InputError for a study that no federation can carry out, and if `path` holds anything but a federation of
-    this study; the iterator of events raises FederationError if the federation fails.
+    this study in which these clients can take part; the iterator of events raises FederationError if the federation
+    fails.
     """
     path, number = path.absolute(), len(folders or ()) or spec.data.clients
     study = local_study(spec, path, settings, folders)
@@ -260,6 +261,7 @@ def local_deployment(
     for config in _node_configs(spec, number, folders):
         config["state"] = str(path / STATES)
         nodes[NodeSettings.parse("node-config", config).client_name(number, study.own_samples)] = config
+    directory.refuse_strangers(study, nodes)
 
     def exported_app() -> list[str]:  # always anew, because another version may have written an older app
         with directory.writing(study):
