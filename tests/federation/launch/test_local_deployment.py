@@ -239,3 +239,13 @@ def test_nothing_is_touched_before_the_lock(tmp_path: Path) -> None:
         federation.__enter__()
     assert sorted(path.name for path in out.rglob("*")) == [".lock", "flower", "superlink.db"]
     assert (out / "flower" / "superlink.db").read_text() == "of the first one"
+
+
+def test_a_study_that_is_refused_leaves_the_folder_to_its_correction(tmp_path: Path) -> None:
+    """A private study needs client.steps, which export finds out; the folder would hold another federation then."""
+    privacy = {"epsilon": 8.0, "delta": 0.1, "clip": 1.0, "rate": 0.5}
+    pytest.importorskip("dp_accounting")
+    spec = study_of(privacy=privacy, participation=0.2, weights="uniform", client={"epochs": 1, "batch_size": 8})
+    with failing(InputError, "privacy needs client.steps"):
+        local_deployment(spec, tmp_path / "out", {}, secure=False).__enter__()
+    assert not (tmp_path / "out").exists()

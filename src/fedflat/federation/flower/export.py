@@ -65,8 +65,7 @@ def export(spec: RunSpec, settings: RunSettings, folder: Path, replace: bool = F
     Raises InputError, naming the field, for a study that no federation can carry out, and InputError for a folder that
     holds any other file. In both cases nothing is written.
     """
-    study = Study(spec.model_copy(update={"data_dir": None}), settings)  # each machine has its own data folder
-    study.private_rounds(spec.method.object)  # refuses rounds beyond the budget now, not when all have registered
+    study = exported_study(spec, settings)
     if replace:
         for path in [folder, *sorted(folder.rglob("*"))]:
             if os.path.lexists(path) and not _is_exported(path, folder):
@@ -91,6 +90,17 @@ def export(spec: RunSpec, settings: RunSettings, folder: Path, replace: bool = F
             (folder / CODE).mkdir(exist_ok=True)
     for name, content in files.items():
         write_text(folder / name, content)
+
+
+def exported_study(spec: RunSpec, settings: RunSettings) -> Study:
+    """Return the study of the app that `export` writes; nothing is written here.
+
+    Raises InputError, naming the field, for a study that no federation can carry out.
+    """
+    study = Study(spec.model_copy(update={"data_dir": None}), settings)  # each machine has its own data folder
+    study.private_rounds(spec.method.object)  # refuses rounds beyond the budget now, not when all have registered
+    _with_code_inside(study.spec)
+    return study
 
 
 def _with_code_inside(spec: RunSpec) -> tuple[str, list[Path]]:

@@ -22,7 +22,7 @@ from ..flower.approved_apps import app_digest
 from ..flower.client_reports import STATES
 from ..flower.directory import FederationDirectory
 from ..flower.event_log import read_events
-from ..flower.export import export
+from ..flower.export import export, exported_study
 from ..flower.settings import NodeSettings, RunSettings
 from ..flower.study import Study
 from ..flower.superlink import log_in
@@ -256,6 +256,7 @@ def local_deployment(
     path, number = path.absolute(), len(folders or ()) or spec.data.clients
     study = local_study(spec, path, settings, folders)
     directory = FederationDirectory(path)
+    exported_study(spec, study.settings)  # a study that is refused must not have the folder
     directory.refuse_other(study)  # before anything is written to it
     nodes = {}
     for config in _node_configs(spec, number, folders):
