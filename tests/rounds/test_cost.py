@@ -21,7 +21,7 @@ TOTAL = {  # vectors both ways per client and round (methods of the five papers 
     "Scaffold": 4, "FedGAMMA": 4, "FedDyn": 2, "FedSpeed": 2, "FedCM": 3, "MoFedSAM": 3, "FedACG": 2, "MimeLite": 4,
     "FedRobust": 2, "FedSMOO": 4, "FedLESAM": 2, "FedLESAM_S": 4, "FedLESAM_D": 2, "FedGF": 3, "FedVSSAM": 3,
     "FedGloSS": 2, "FedGMT": 3, "FedSWA": 2, "FedMoSWA": 4, "FedNSAM": 3, "FedSOL": 2, "FedExP": 2, "FedInit": 2,
-    "FedTOGA": 3, "FedFSA": 3, "Ditto": 2, "FedRep": 2,
+    "FedTOGA": 3, "FedAdamW": 5, "FedMuon": 5, "FedFSA": 3, "Ditto": 2, "FedRep": 2,
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, Literal
 
 from torch import Tensor
@@ -21,7 +22,7 @@ class DirectionServer(FedAvg, mean=MoveAndDirection):
         "relative", "relative: the step is server_lr lr K, so 1 is plain averaging; absolute: the papers' literal step"
     )
 
-    def receive(self, up: Delta, ctx: Context) -> MoveAndDirection:
+    def receive(self, up: Any, ctx: Context) -> Any:
         return MoveAndDirection(up.delta, -up.delta / ctx.lr_sum)
 
 
@@ -29,7 +30,15 @@ class Anchored(Model):
     direction: Vector  # the papers' Delta: the last mean direction, a gradient
 
 
-class Momentum(DirectionServer, server=Anchored, down=Anchored):
+class SendsDirection(DirectionServer, server=Anchored, down=Anchored):
+    """A server that sends clients its last mean direction."""
+
+    def update(self, server: Any, mean: Any, ctx: Context) -> Any:
+        move = mean.delta if self.server_lr_mode == "relative" else -mean.direction
+        return replace(server, w=server.w + self.server_lr * move, direction=mean.direction)
+
+
+class Momentum(SendsDirection):
     """Client-level momentum: every local step mixes in the last global direction."""
 
     @property
@@ -40,15 +49,11 @@ class Momentum(DirectionServer, server=Anchored, down=Anchored):
     def fresh_weight(self, down: Anchored) -> float:
         return self.fresh
 
-    def step(self, w: Tensor, client: Any, down: Anchored, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
+    def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         return self.fresh * grad(w) + (1 - self.fresh) * down.direction, client
 
-    def public(self, down: Anchored, ctx: Context) -> Delta:
+    def public(self, down: Any, ctx: Context) -> Any:
         return Delta(-(1 - self.fresh) * ctx.lr_sum * down.direction)
-
-    def update(self, server: Anchored, mean: MoveAndDirection, ctx: Context) -> Anchored:
-        move = mean.delta if self.server_lr_mode == "relative" else -mean.direction
-        return Anchored(server.w + self.server_lr * move, mean.direction)
 
 
 class FedCM(Momentum):

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.method import Citation, Context, Oracle, Sources, hyper, sam
+from ..core.parameter_tensors import per_coordinate
 from ..core.records import Delta, Record, in_range
 from .fedcm import Anchored, Momentum
 
@@ -93,9 +94,7 @@ class FedFSA(Momentum, client=FsaClient):
         """Return the radius at each coordinate (*clients, d), or the one number that all have."""
         if self.rho == self.rho_larger:
             return self.rho
-        radii = (self.rho * (1 - sensitive) + self.rho_larger * sensitive).unbind(-1)
-        each = [r[..., None].expand(*r.shape, prod(shape)) for r, shape in zip(radii, self.shapes, strict=True)]
-        return torch.cat(each, -1)
+        return per_coordinate(self.rho * (1 - sensitive) + self.rho_larger * sensitive, self.shapes)
 
     def _largest(self, changes: Tensor) -> Tensor:
         """Return 1 at the `top_c` largest numbers that are not negative, and 0 elsewhere, (*clients, tensors)."""
