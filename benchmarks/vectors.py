@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from math import prod
 
 import torch
 from torch import Tensor
@@ -59,17 +61,19 @@ class VectorWork(Implementation):
 
     def prepare(self) -> Prepared:
         method = all_methods()[self.method]().fitted(self.work.shape)
-        w = torch.cat([p.detach().flatten() for p in self.work.module().parameters()])
-        run = client_round(method, w, self._layers())
+        parameters = list(self.work.module().parameters())
+        w = torch.cat([p.detach().flatten() for p in parameters])
+        run = client_round(method, w, tuple(tuple(p.shape) for p in parameters))
         return Prepared(run, STEPS, {"gradients per step": gradients_per_step(method), "parameters": len(w)})
 
-    def _layers(self) -> tuple[slice, ...]:
-        ends = torch.tensor([p.numel() for p in self.work.module().parameters()]).cumsum(0).tolist()
-        return tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False))
 
+def client_round(method: Method, w: Tensor, shapes: tuple[tuple[int, ...], ...]) -> Callable[[], LocalResult]:
+    """Return a function that takes `method` through one client's round from `w` (d,), gradients free of charge.
 
-def client_round(method: Method, w: Tensor, layers: tuple[slice, ...]) -> Callable[[], LocalResult]:
-    """Return a function that takes `method` through one client's round from `w` (d,), gradients free of charge."""
+    shapes: those of the model's parameters.
+    """
+    method = method.on_model(shapes)
+    layers = tuple(slice(*ends) for ends in pairwise(accumulate(map(prod, shapes), initial=0)))
     oracle = FreeGradient(torch.full_like(w, GRADIENT))
     down = method.broadcast(method.init_server(w))
     client = method.init_client(down)

@@ -28,7 +28,7 @@ from fedflat.rounds.guard import GuardState
 from fedflat.rounds.run_plan import RunPlan
 from support.attacks import ATTACKER, AttackedFederation, every_number, scaled
 from support.effort import chosen, effort
-from support.transports import InProcessTransport, federated_clients, federated_server
+from support.transports import InProcessTransport, federated_clients, federated_server, knowing
 
 METHODS = ("FedAvg", "Scaffold", "FedSMOO", "FedCM", "MoFedSAM", "FedWMSAM")
 ROUNDS = 8
@@ -125,11 +125,12 @@ def test_large_gradients_with_a_small_step_are_honest(covering_method: Method, t
     data = ff.FederatedData.from_clients(samples, classes=3)
     torch.manual_seed(0)
     module, names, plan = torch.nn.Linear(6, 3), ["a", "b", "c"], RunPlan(client, rounds=4)
+    method = knowing(covering_method, module)
     server = FederatedServer(
-        covering_method, Objective(module), plan, Membership(dict.fromkeys(names, 8), "here"), "uniform", "study", (6,)
+        method, Objective(module), plan, Membership(dict.fromkeys(names, 8), "here"), "uniform", "study", (6,)
     )  # fmt: skip
     transport = InProcessTransport({
-        name: FederatedClient(covering_method, Objective(module), data.alone(i), plan, tmp_path / name, "study")
+        name: FederatedClient(method, Objective(module), data.alone(i), plan, tmp_path / name, "study")
         for i, name in enumerate(names)
     })  # fmt: skip
     assert [dict(server.round(transport).missing) for _ in range(4)] == [{}] * 4

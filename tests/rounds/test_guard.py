@@ -15,7 +15,7 @@ from fedflat.core.descent import Descent
 from fedflat.core.errors import InputError
 from fedflat.core.local import local_round
 from fedflat.core.method import Method
-from fedflat.core.method_contract import CLIENTS, STEPS, D, context, oracles, states, target
+from fedflat.core.method_contract import CLIENTS, SHAPES, STEPS, D, context, oracles, states, target
 from fedflat.core.records import Record, Scalar, Vector, gradient_scale, in_range, record_norm, shortened_to
 from fedflat.rounds.aggregation import RunningMean
 from fedflat.rounds.guard import REMEMBERED, Guard, GuardState, lower_median
@@ -134,6 +134,7 @@ def test_what_a_checkpoint_kept_is_checked() -> None:
 
 def honest_messages(method: Method) -> Record:
     """What four clients send that take different numbers of steps, in float32."""
+    method = method.on_model(SHAPES)
     _, down, client = states(method, torch.float32)
     steps = context(torch.float32).local_steps
     found = local_round(

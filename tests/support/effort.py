@@ -30,7 +30,8 @@ COVERING = {
     "another method inside it, and a number of planned rounds": "SWA",
 }
 
-FEW_ROUNDS = {"SWA": {"begin": 0.0, "cycle": 1}}  # fields with which one round, too, can be planned
+# Fields with which one round, too, can be planned, and a model of one weight tensor be trained.
+FEW_ROUNDS = {"SWA": {"begin": 0.0, "cycle": 1}, "FedFSA": {"top_c": 1}}
 
 in_test_all = pytest.mark.skipif(not ALL, reason="in `make test-all` alone")
 

@@ -40,6 +40,11 @@ class InProcessTransport:
                 yield client, reply
 
 
+def knowing(method: Method, module: torch.nn.Module) -> Method:
+    """The method with the shapes of the model's parameters, as a study makes it."""
+    return method.on_model(tuple(tuple(p.shape) for p in module.parameters()))
+
+
 def client_names(data: ff.FederatedData) -> list[str]:
     return [f"clinic-{i:02d}" for i in range(data.clients)]
 
@@ -54,6 +59,7 @@ def federated_clients(
 ) -> dict[str, FederatedClient]:
     """All clients of `federation()` by name, each with its own data only, and its own folder."""
     data, plan = federation(), RunPlan(client, participation(rule), rounds=rounds)
+    method = knowing(method, tanh_network())
     return {
         name: FederatedClient(
             method, Objective(tanh_network().to(dtype)), data.alone(i), plan, folder / name, DIGEST
@@ -72,4 +78,4 @@ def federated_server(
     settings = {"weights": "uniform", "digest": DIGEST, "shape": data.shape} | changes
     plan = RunPlan(client, participation(rule), rounds=rounds, guard=guard)
     objective = Objective(tanh_network().to(dtype))
-    return FederatedServer(method, objective, plan, Membership(members, "here"), **settings)
+    return FederatedServer(knowing(method, tanh_network()), objective, plan, Membership(members, "here"), **settings)
