@@ -60,6 +60,9 @@ class FedFSA(Momentum, client=FsaClient):
         readings=(
             "The body of the paper was not at hand: the method is that of its released code, the values are those of "
             "its appendix.",
+            "The defaults are the appendix's for networks with five weight tensors. Where top_c covers all of a small "
+            "network, rho_larger = 0.9 is the radius in all of it: the digits of examples/digits.toml are then not "
+            "learnt.",
         ),
     )
     rho: float = hyper(0.05, "radius of the perturbation in all other tensors, in parameter units", low=0)
