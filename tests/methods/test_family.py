@@ -49,6 +49,7 @@ EQUAL = [
     (make("FedSOL", rho=0.0), make("FedAvg")),
     (make("FedExP", average_last=False, eps=1e12), make("FedAvg")),
     (make("FedInit", beta=0.0), make("FedAvg")),
+    (make("Ditto", lam=0.7), make("FedAvg")),  # own models do not touch the server's
     # below FedProx: the proximal term alone
     (make("FedACG", lam=0.0, beta=0.3), make("FedProx", mu=0.3)),
     # below FedACG: the look-ahead alone
@@ -120,6 +121,8 @@ DIFFERENT = [
     (make("FedSOL", adaptive="layer"), make("FedSOL")),
     (make("FedExP", average_last=False, eps=1e-6), make("FedAvg")),
     (make("FedInit"), make("FedAvg")),
+    (make("FedRep"), make("FedAvg")),
+    (make("FedRep", head_steps=0), make("FedRep")),
     (make("FedTOGA", perturbation="local"), make("FedTOGA")),
     (make("FedTOGA", perturbation="neighbour"), make("FedTOGA")),
     (make("FedTOGA", global_update="gradient"), make("FedTOGA")),

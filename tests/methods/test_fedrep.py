@@ -173,3 +173,17 @@ def test_a_model_without_a_body_is_refused() -> None:
 def test_adamw_is_refused() -> None:
     with pytest.raises(InputError, match=r"client\.optimizer = 'adamw' does not go with FedRep"):
         simulation(FedRep(), client={"optimizer": "adamw"}, data=federation())
+
+
+WARNED = [({"steps": 2, "epochs": None}, True), ({"steps": 3, "epochs": None}, False),
+          ({"epochs": 2, "batch_size": None}, True), ({"epochs": 1}, False)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("client", "warned"), WARNED, ids=str)
+def test_clients_that_never_move_the_body_are_warned_of(
+    client: dict, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the number of steps depends on the clients' samples, nothing is said."""
+    with caplog.at_level(logging.WARNING):
+        simulation(FedRep(head_steps=2), client=client)
+    assert ("none moves the body" in caplog.text) == warned

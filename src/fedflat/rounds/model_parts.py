@@ -11,7 +11,7 @@ from torch import nn
 
 from ..adapters import LoRA, by_turns
 from ..core.errors import InputError
-from ..core.method import Method
+from ..core.method import Context, Method
 from ..core.objective import Objective
 from ..core.own_model import OwnStart, own_field
 from ..core.partial_model import Division, ModelDivision, PartialModel, partial_model
@@ -131,10 +131,26 @@ def _check_own_models(method: Method, client: Client, buffers: Buffers | None, k
 
 
 def _check_head(method: Method, client: Client) -> None:
-    """Raise InputError for AdamW, which counts the updates of all parameters as one, where parts move in turns."""
-    if method.keeps_head and client.optimizer == "adamw":
+    """Raise InputError for AdamW, which counts the updates of all parameters as one, where parts move in turns.
+
+    Warn if neither the first nor the last local step of any client moves what is sent.
+    """
+    if not method.keeps_head:
+        return
+    if client.optimizer == "adamw":
         raise InputError(f"client.optimizer = 'adamw' does not go with {label_of(method)}, whose clients move head and "
                          "body in turns, each with its own number of updates; use 'sgd'")  # fmt: skip
+    steps = client.epochs or 1 if client.batch_size is None else None  # of clients with any number of samples
+    steps = steps if client.steps is None else client.steps
+    if steps is not None and not any(_moves_sent_part(method, k) for k in (0, steps - 1)):
+        log.warning("%s: with %d local steps in a round, none moves the body, so that nothing is learned together; "
+                    "raise client.steps or client.epochs", label_of(method), steps)  # fmt: skip
+
+
+def _moves_sent_part(method: Method, k: int) -> bool:
+    """Tell whether local step `k` moves the parameters that are sent."""
+    parts = method.moving_parts(Context(0, 1.0, 1.0, steps=k))
+    return parts is None or bool(parts[0])
 
 
 def _check_training(method: Method, buffers: Buffers | None, keep: Sequence[str]) -> None:
