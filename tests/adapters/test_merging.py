@@ -108,6 +108,8 @@ def network() -> nn.Module:
 
 def test_every_method_sends_less_by_what_it_does_not_train(covering_method: Method) -> None:
     """Messages of full fine-tuning are those of a run of the same method without the adapter."""
+    if covering_method.keeps_head:
+        pytest.skip("full fine-tuning is counted with the head, which the other run keeps at the clients")
     adapter = ff.LoRA(targets=("0",), r=1)
     small, full = (
         ff.Simulation(network(), federation().to("cpu", torch.float32), covering_method, rounds=1, adapter=one)

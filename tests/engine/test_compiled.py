@@ -47,7 +47,8 @@ def test_every_step_can_be_traced_and_stays_the_same(covering_method: Method, mo
     assert many.history[-1]["gradients"] == one.history[-1]["gradients"]
     assert_same_losses(one, many, 1e-7)
     assert many.executor.step.works
-    assert len(many.executor.step.forms) == 1, "whatever the number of rows"
+    if not covering_method.keeps_head:  # without statistics, their empty vectors have several layouts
+        assert len(many.executor.step.forms) == 1, "whatever the number of rows"
 
 
 PRECISIONS = [(torch.float64, 1e-12), (torch.float32, 1e-6)]

@@ -19,6 +19,7 @@ from fedflat.core.errors import InputError
 from fedflat.core.objective import Batch, Objective
 from fedflat.core.partial_model import Division
 from fedflat.methods import FedAvg, FedGMT, FedProx, FedSAM, MimeLite, find
+from support.effort import skip_refused
 from support.federation import federation, whole_and_resumed
 
 SIZES = (12, 8, 16)
@@ -198,9 +199,9 @@ def test_clipping_without_the_proximal_term_is_that_of_what_is_sent() -> None:
 def test_a_run_resumes_to_the_same_bits(
     settings: Mapping[str, object], covering_method: ff.Method, tmp_path: Path
 ) -> None:
-    whole, resumed = whole_and_resumed(
-        lambda: simulation(covering_method, **settings, participation=2, weights="uniform"), 2, tmp_path
-    )
+    make = lambda: simulation(covering_method, **settings, participation=2, weights="uniform")  # noqa: E731
+    skip_refused(make)
+    whole, resumed = whole_and_resumed(make, 2, tmp_path)
     assert torch.equal(resumed.w, whole.w)
     for name, x in numbers(whole.model).items():
         assert torch.equal(numbers(resumed.model)[name], x)
@@ -237,6 +238,7 @@ def test_workers_train_to_the_same_bits() -> None:
 
 def test_a_stack_trains_parts_as_one_client_after_another(covering_method: ff.Method) -> None:
     settings = {"buffers": "frozen", "keep": ["3", "1.bias"], "client": {"batch_size": 4}, "weights": "uniform"}
+    skip_refused(lambda: simulation(covering_method, **settings))
     one, many = (trained(covering_method, executor=executor, **settings) for executor in ("sequential", "stacked"))
     for client in range(len(SIZES)):
         torch.testing.assert_close(many.own_model(client), one.own_model(client), rtol=1e-11, atol=1e-12)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from typing import TypeVar
 
 import pytest
 
+from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.methods import all_methods
 
@@ -64,6 +65,16 @@ def covering_methods() -> dict[str, type[Method]]:
 def few_methods() -> list[str]:
     """Four of the covering methods, in `make test-all` all: for what hardly depends on the method."""
     return chosen(["FedAvg", "FedSMOO", "FedGMT", "MimeLite"], list(covering_methods()))
+
+
+def skip_refused(make: Callable[[], object]) -> None:
+    """Skip a test of settings that do not go with its method; the grid of methods and settings has the reasons."""
+    try:
+        make()
+    except InputError as error:
+        if " does not go with " in str(error):
+            pytest.skip(str(error))
+        raise
 
 
 def for_few_rounds(cls: type[Method]) -> Method:

@@ -16,6 +16,7 @@ from fedflat.federation.membership import Membership
 from fedflat.federation.messages import Reply, TrainReply, TrainRequest
 from fedflat.federation.server import FederatedServer
 from fedflat.rounds.guard import Guard
+from fedflat.rounds.model_parts import method_of_run
 from fedflat.rounds.participation import participation
 from fedflat.rounds.run_plan import RunPlan
 from support.federation import federation, tanh_network
@@ -59,10 +60,9 @@ def federated_clients(
 ) -> dict[str, FederatedClient]:
     """All clients of `federation()` by name, each with its own data only, and its own folder."""
     data, plan = federation(), RunPlan(client, participation(rule), rounds=rounds)
-    method = knowing(method, tanh_network())
     return {
         name: FederatedClient(
-            method, Objective(tanh_network().to(dtype)), data.alone(i), plan, folder / name, DIGEST
+            *_party(method, client, dtype), data.alone(i), plan, folder / name, DIGEST
         )
         for i, name in enumerate(client_names(data))
     }  # fmt: skip
@@ -77,5 +77,10 @@ def federated_server(
     members = dict(zip(client_names(data), data.sizes.tolist(), strict=True))
     settings = {"weights": "uniform", "digest": DIGEST, "shape": data.shape} | changes
     plan = RunPlan(client, participation(rule), rounds=rounds, guard=guard)
+    return FederatedServer(*_party(method, client, dtype), plan, Membership(members, "here"), **settings)
+
+
+def _party(method: Method, client: ff.Client, dtype: torch.dtype) -> tuple[Method, Objective]:
+    """What a server or client of its own is made of."""
     objective = Objective(tanh_network().to(dtype))
-    return FederatedServer(knowing(method, tanh_network()), objective, plan, Membership(members, "here"), **settings)
+    return method_of_run(method, objective, client), objective
