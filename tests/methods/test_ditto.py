@@ -118,7 +118,10 @@ def test_own_models_of_a_strong_pull_reach_the_proximal_point() -> None:
         assert np.abs(sim.own_model(i).numpy() - expected).max() <= 1e-10
 
 
-@pytest.mark.parametrize(("scope", "clipped"), [("loss_only", "gradient"), ("flsim", "without the pull")])
+SCOPES = [("loss_only", "gradient"), ("gradient", "gradient"), ("flsim", "without the pull")]
+
+
+@pytest.mark.parametrize(("scope", "clipped"), SCOPES)
 def test_the_scope_of_clipping_holds_for_own_models(scope: str, clipped: str) -> None:
     """Two steps of one client; in the first one, the pull is zero."""
     F, lam, most = bowls(1), 2.0, 0.3
