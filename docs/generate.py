@@ -31,6 +31,7 @@ from docs.measured_tables import UNMEASURED
 from docs.method_grid import grid
 from docs.method_pages import index_table, link, method_pages, page_problems, tables_of_groups
 from docs.package_listing import package_listing
+from docs.perturbation_options import options_table
 from fedflat.data.partition import all_partitions
 from fedflat.experiments.recipe import Recipe, all_recipes
 from fedflat.federation.flower.settings import NodeSettings, RunSettings
@@ -69,6 +70,7 @@ def parts() -> dict[str, Mapping[str, str]]:
         "docs/howto/model_parts.md": {
             "normalisation": of_file("normalisation.json", measured.normalisation_table),
         },
+        "docs/howto/perturbation.md": {"options": options_table()},
         "docs/deploy.md": deploy_parts(),
         "docs/durability.md": {"promises": promises_table(), "trials": of_file("trials.json", measured.trials_table)},
         "docs/guards.md": guards_parts(),

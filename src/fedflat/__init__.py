@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .core.errors import NonFiniteError
     from .core.method import Method
     from .core.object_references import allow_code
+    from .core.perturbation import Perturbation
     from .data import (
         IID,
         BalancedDirichlet,
@@ -43,9 +44,9 @@ __version__ = "0.1.0"
 __all__ = [
     "IID", "Attack", "BalancedDirichlet", "Bernoulli", "BestModel", "Callback", "Client", "Dirichlet",
     "DirichletRefill", "Domain", "EarlyStopping", "FederatedData", "Guard", "HeldOut", "LabelDirichlet", "LoRA",
-    "Method", "Natural", "NonFiniteError", "Partition", "Pathological", "PathologicalRefill", "Privacy", "Run",
-    "Shards", "Simulation", "Unreliable", "allow_code", "compare", "data", "flatness", "joined", "load_run",
-    "methods", "models", "study",
+    "Method", "Natural", "NonFiniteError", "Partition", "Pathological", "PathologicalRefill", "Perturbation",
+    "Privacy", "Run", "Shards", "Simulation", "Unreliable", "allow_code", "compare", "data", "flatness", "joined",
+    "load_run", "methods", "models", "study",
 ]  # fmt: skip
 
 # Nothing is imported before it is used, so that the command line starts at once: torch alone takes two seconds.
@@ -61,6 +62,7 @@ _MODULES = {
     "LoRA": "adapters.lora",
     "Method": "core.method",
     "NonFiniteError": "core.errors",
+    "Perturbation": "core.perturbation",
     "Privacy": "rounds.accountant",
     "Run": "engine.run",
     "Simulation": "engine.simulation",

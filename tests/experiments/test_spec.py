@@ -48,8 +48,9 @@ CHANGED = {
     "executor": "stacked", "eval_every": 2, "last": 2, "flatness": [], "probes": ["gradient-norm"], "probe_every": 3,
     "method": "fedsam", "seed": 1, "loss": "regression", "adapter": {"targets": ["1"]},
     "privacy": {"epsilon": 8, "delta": 1e-3, "clip": 1, "rate": 0.1},
-    "guard": {"bound": 1.0}, "attack": {"kind": "noise"}, "metrics": ["macro-f1"],
+    "guard": {"bound": 1.0}, "attack": {"kind": "noise"}, "metrics": ["macro-f1"], "perturbation": {"schedule": "lr"},
 }  # fmt: skip
+NEEDED = {"perturbation": {"method": "fedsam"}}  # what a setting does not go without
 # unless no result depends on it: where data lie, how state is kept, who computes, and what is read off the curve.
 WITHOUT_EFFECT = {"data_dir": "/data", "workers": 2, "targets": [0.5], "checkpoint_every": 3, "store_megabytes": 1}
 
@@ -57,9 +58,10 @@ WITHOUT_EFFECT = {"data_dir": "/data", "workers": 2, "targets": [0.5], "checkpoi
 @pytest.mark.parametrize("name", RunSpec.model_fields)
 def test_the_folder_depends_on_the_settings_that_results_depend_on(name: str) -> None:
     assert CHANGED.keys() | WITHOUT_EFFECT.keys() == set(RunSpec.model_fields), "a new setting is in one of the two"
-    other = RunSpec(**{name: (CHANGED | WITHOUT_EFFECT)[name]})
-    assert getattr(other, name) != getattr(RunSpec(), name)
-    assert (other.digest() == RunSpec().digest()) == (name in WITHOUT_EFFECT)
+    needed = NEEDED.get(name, {})
+    one, other = RunSpec(**needed), RunSpec(**needed, **{name: (CHANGED | WITHOUT_EFFECT)[name]})
+    assert getattr(other, name) != getattr(one, name)
+    assert (other.digest() == one.digest()) == (name in WITHOUT_EFFECT)
 
 
 def test_a_study_is_every_method_with_every_seed() -> None:

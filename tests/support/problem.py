@@ -131,7 +131,7 @@ class Problem:
         """One local step: decay at the unperturbed iterate."""
         return w - lr * (d + self.wd * w)
 
-    def simulate(self, method: Method, executor: str = "auto") -> Array:
+    def simulate(self, method: Method, executor: str = "auto", **settings) -> Array:
         """The package's final model on this problem."""
         steps = {"batch_size": 1} if self.uneven else {"steps": self.K, "batch_size": None}
         sim = ff.Simulation(
@@ -142,6 +142,7 @@ class Problem:
             participation=[list(cohort) for cohort in self.cohorts],
             weights=self.weights,
             executor=executor,
+            **settings,
         )
         for _ in sim:
             pass
@@ -158,11 +159,12 @@ def assert_agrees(
     method: Method,
     weights: tuple[str, ...] = ("uniform",),
     uneven: bool = False,
+    **settings,
 ) -> None:
     """The package and a transcription end at the same model on both problems, and training moved it."""
     for model in (Linear(), Tanh()):
         for weighting in weights:
             problem = Problem(model, weighting, uneven=uneven)
-            expected, got = transcription(problem), problem.simulate(method)
+            expected, got = transcription(problem), problem.simulate(method, **settings)
             assert np.linalg.norm(expected - problem.w0) > 1e-2
             assert np.abs(got - expected).max() <= 1e-10

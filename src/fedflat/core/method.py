@@ -11,12 +11,24 @@ from typing import Any, ClassVar, Literal, Self, dataclass_transform
 from torch import Tensor
 
 from .hyper import by_name, check, hyper
-from .oracle import Oracle, as_descent_gradient, asam, sam, shifted, teacher_gradient, unit, with_teacher, wrt_inputs
+from .oracle import (
+    Oracle,
+    as_descent_gradient,
+    asam,
+    ascent,
+    sam,
+    shifted,
+    teacher_gradient,
+    unit,
+    with_teacher,
+    wrt_inputs,
+)
+from .perturbation import ALONG_GRADIENT, ALONG_OTHER
 from .records import Nothing, Record
 
 __all__ = [  # with the records of `core.records`, all that the file of a method needs
-    "Citation", "Context", "Method", "Oracle", "Sources", "as_descent_gradient", "asam", "hyper", "sam", "shifted",
-    "teacher_gradient", "unit", "with_teacher", "wrt_inputs",
+    "ALONG_GRADIENT", "ALONG_OTHER", "Citation", "Context", "Method", "Oracle", "Sources", "as_descent_gradient",
+    "asam", "ascent", "hyper", "sam", "shifted", "teacher_gradient", "unit", "with_teacher", "wrt_inputs",
 ]  # fmt: skip
 
 
@@ -161,6 +173,14 @@ class Method(ABC):
     def own_penalty(self) -> float:
         """The weight of the proximal term weight * (v_i - w) in the direction that `own_step` returns."""
         return 0.0
+
+    @property
+    def perturbation_options(self) -> frozenset[str]:
+        """The fields of `Perturbation` that go with this method; none, unless it perturbs by `sam`, `asam` or `ascent`.
+
+        `ALONG_GRADIENT` are those of a perturbation along a gradient of the step, `ALONG_OTHER` those of any other.
+        """
+        return frozenset()
 
     def fresh_weight(self, down: Any) -> Tensor | float:
         """Return the weight of the descent gradient in the direction; less than 1 if the method mixes in momentum."""

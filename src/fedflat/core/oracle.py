@@ -46,6 +46,18 @@ def shifted(grad: Oracle, e: Tensor) -> Oracle:
     return lambda w: grad(w + e)
 
 
+def ascent(grad: Oracle, w: Tensor, a: Tensor, rho: float | Tensor, T: Tensor | None = None) -> Tensor:
+    """Return the perturbation of `w` along `a` (*clients, d): rho unit(a), or rho T unit(T a) with a scale `T`.
+
+    If `grad`, the step's own oracle, has options of the run's perturbation (see `core.ascent`), they apply.
+    """
+    optional = getattr(grad, "ascent", None)
+    if optional is not None:
+        perturbation: Tensor = optional(w, a, rho, T)
+        return perturbation
+    return rho * unit(a) if T is None else rho * T * unit(T * a)
+
+
 def sam(grad: Oracle, rho: float | Tensor) -> Oracle:
     """Return the oracle at the first-order worst point of the ball of radius `rho` (Foret et al., 2021, eq. 2).
 
@@ -53,7 +65,7 @@ def sam(grad: Oracle, rho: float | Tensor) -> Oracle:
     """
     if not isinstance(rho, Tensor) and rho == 0:
         return grad
-    return lambda w: grad(w + rho * unit(grad(w)))
+    return lambda w: grad(w + ascent(grad, w, grad(w), rho))
 
 
 def asam(grad: Oracle, rho: float, T: Tensor) -> Oracle:
@@ -63,7 +75,7 @@ def asam(grad: Oracle, rho: float, T: Tensor) -> Oracle:
     """
     if rho == 0:
         return grad
-    return lambda w: grad(w + rho * T * unit(T * grad(w)))
+    return lambda w: grad(w + ascent(grad, w, grad(w), rho, T))
 
 
 def with_teacher(grad: Oracle, e: Tensor, weight: float, tau: float) -> Oracle:

@@ -70,6 +70,10 @@ class Wrapper(Method):
     def own_penalty(self) -> float:
         return self.base.own_penalty
 
+    @property
+    def perturbation_options(self) -> frozenset[str]:
+        return self.base.perturbation_options
+
     def fresh_weight(self, down: Any) -> Tensor | float:
         return self.base.fresh_weight(down)
 
@@ -225,7 +229,7 @@ class Alternation(EngineWrapper):
 
         Raises InputError if `base` is a wrapper, or trains each client alone or a model of the client's own.
         """
-        if isinstance(base, Wrapper) or base.training == "local" or base.client.marked("own_model"):
+        if len(chain(base)) > 1 or base.training == "local" or base.client.marked("own_model"):
             raise InputError(f"adapter.mode = 'alternate' does not go with {label_of(base)}; use both or freeze_a")
         return cls(base=base)._with(when=when)
 

@@ -21,6 +21,7 @@ from ..core.method import Context, Method
 from ..core.native_libraries import fix_product_rounding, tune_allocator
 from ..core.own_model import own_field, own_model_of
 from ..core.partial_model import partial_model, sent_part, statistics_of, whole_model
+from ..core.perturbation import Perturbation
 from ..core.progress import Progress, no_progress
 from ..core.running_statistics import Buffers
 from ..core.structure import text_of
@@ -113,6 +114,7 @@ class Simulation:
         privacy: Privacy | None = None,
         guard: Guard | None = None,
         attack: Attack | None = None,
+        perturbation: Perturbation | None = None,
     ) -> None:
         """Prepare round 0. The same arguments always give the same rounds.
 
@@ -154,6 +156,8 @@ class Simulation:
             of `participation`; see docs/privacy.md. Needs the package dp-accounting.
         guard: `fedflat.Guard(multiple=3.0)`: bounds on the norm of a client's update, and on its weight.
         attack: `fedflat.Attack(kind="sign-flip", share=0.2)`: an attack on the mean by a share of the clients.
+        perturbation: `fedflat.Perturbation(schedule="cosine")`: options of a sharpness-aware method's perturbation; see
+            docs/howto/perturbation.md.
 
         Raises ValueError, naming the argument, for invalid or incompatible arguments.
         """
@@ -166,7 +170,7 @@ class Simulation:
         self.client, self.weights, self.seed, self._ranks = client or Client(), weights, seed, ranks
         self.eval_every, self.last, self.probe_every = eval_every, last, probe_every
         self.device, self.precision = usable_device(device), precision
-        self.adapter, self.guard, self.attack = adapter, guard, attack
+        self.adapter, self.guard, self.attack, self.perturbation = adapter, guard, attack, perturbation
         self.buffers, self.keep = buffers, as_patterns(keep)
         self._plan_rounds(rounds, participation, privacy, data.clients)
         options = plain_numbers(model_options or {})
@@ -203,7 +207,8 @@ class Simulation:
     def _make_server(self, store_budget: int, store_folder: str | Path | None) -> None:
         """Make the server with the initial model, the executor's batches and the store of clients' records."""
         w = self._problem.initial_parameters()
-        method = method_of_run(self.method, self.objective, self.client, self.adapter, self.buffers, self.keep)
+        method = method_of_run(self.method, self.objective, self.client, self.adapter, self.buffers, self.keep,
+                               self.perturbation)  # fmt: skip
         check_parts(method, self.guard, self._private is not None)
         rule, self._trained_on = self.participation, self.data
         if method.training == "centralised":
@@ -656,9 +661,15 @@ class Simulation:
             "precision": self.precision,
             "keep": list(self.keep) or None,
             "layout": "convolutions channels-last",
-            "rounds": self.rounds if self.method.depends_on_rounds or self.client.depends_on_rounds else None,
+            **self._perturbation_settings(),
+            "rounds": self.rounds if self._server.method.depends_on_rounds or self.client.depends_on_rounds else None,
             "layers": self._problem.layers,  # last: a difference in adapter or parameters is reported before it
         }
+
+    def _perturbation_settings(self) -> dict[str, Any]:
+        """Return the options of the perturbation; without any, settings are those from before there were options."""
+        options = self.perturbation
+        return {"perturbation": table_of(options)} if options is not None and options.chosen else {}
 
     def _evaluate(self) -> dict[str, float]:
         if not self._is_evaluated() or (self._ranks.index and not self.has_own_models):

@@ -160,6 +160,7 @@ class _Settings(_FilePart):
     guard: Table | None
     attack: Table | None
     privacy: Annotated[Table, _as(_Privacy)] | None
+    perturbation: Table | None = None  # missing without options
     buffers: Text | None = None  # missing in older files, as `keep`
     keep: list[Text] | None = None
     loss: Text

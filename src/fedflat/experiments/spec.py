@@ -27,6 +27,7 @@ from ..core.object_references import (
     portable,
     relative_to,
 )
+from ..core.perturbation import Perturbation
 from ..core.running_statistics import Buffers
 from ..core.task import LOSSES, Kind
 from ..core.wrapper import Wrapper
@@ -53,7 +54,7 @@ from ..rounds.accountant import Privacy
 from ..rounds.attack import Attack
 from ..rounds.checksums import check_listed
 from ..rounds.guard import Guard
-from ..rounds.local_training import Client
+from ..rounds.local_training import Client, check_perturbation
 from ..rounds.participation import Bernoulli, HeldOut, Participation, Unreliable
 from ..rounds.participation import participation as as_rule
 from ..rounds.run_model import InitialModel
@@ -195,6 +196,9 @@ class Experiment(Section):
         default=None, description="client-level differential privacy, see docs/privacy.md"
     )
     client: Annotated[Client, CLIENT] = Client()
+    perturbation: Annotated[Perturbation, ObjectOf(Perturbation)] | None = Field(
+        default=None, description="options of a method's perturbation, see docs/howto/perturbation.md"
+    )
     guard: Annotated[Guard, ObjectOf(Guard)] | None = Field(
         default=None, description="limits on the influence of one client on the mean, see docs/guards.md"
     )
@@ -348,7 +352,10 @@ class Experiment(Section):
             table["data"].pop("tokenizer", None)  # as if it were not set
         if not table["metrics"]:
             del table["metrics"]
-        for section, cls in (("client", Client), ("data", DataSection)):
+        if self.perturbation is None or not self.perturbation.chosen:
+            table.pop("perturbation")  # likewise
+        used = {"client": Client, "data": DataSection, "perturbation": Perturbation}
+        for section, cls in ((name, cls) for name, cls in used.items() if name in table):
             for key in unused_later_fields(table[section], cls):
                 table[section].pop(key, None)
         for key in ("buffers", "keep"):  # likewise
@@ -364,6 +371,8 @@ class Experiment(Section):
         """Return what makes runs depend on the planned rounds, if anything does: a method's label, or a schedule."""
         if any(client.depends_on_rounds for client in self.clients()):
             return "the schedule of client.lr"
+        if self.perturbation is not None and self.perturbation.depends_on_rounds:
+            return "perturbation.schedule"
         if self.privacy is not None and self.privacy.noise_multiplier is None:
             return f"{self.method_sections()[0].label} with noise for a given epsilon"
         loaded = (one for one in self.method_sections() if one.is_loaded)
@@ -430,6 +439,7 @@ class RunSpec(Experiment):
     @model_validator(mode="after")
     def _method_fits(self) -> Self:
         _check_method(self.method, self.weights, self.rounds)
+        _check_perturbation(self.method, self.client, self.perturbation)
         return self
 
     def method_sections(self) -> list[NamedObject]:
@@ -503,6 +513,7 @@ class RunSpec(Experiment):
             privacy=self.privacy,
             guard=self.guard,
             attack=self.attack,
+            perturbation=self.perturbation,
         )
         check_measures([one.object for one in self.flatness], sim.objective.module)  # now, not after training
         return sim
@@ -578,7 +589,7 @@ class StudySpec(Experiment):
             raise InputError("protocol = 'best-validation' needs validation samples; set data.validation")
         for method in self.methods:
             _check_method(method, self.weights, None if "rounds" in self.grid else self.rounds)
-            self._client_for(method)
+            _check_perturbation(method, self._client_for(method), self.perturbation)
         if self.grid:
             self._check_points()
         return self
@@ -659,6 +670,12 @@ def _check_method(section: NamedObject, weights: str, rounds: int | None) -> Non
         check_weights(section.object, weights)
         if rounds is not None:
             section.object.check_rounds(rounds)
+
+
+def _check_perturbation(section: NamedObject, client: Client, options: Perturbation | None) -> None:
+    """Raise InputError for options that do not go with a method, unless its code may not be run here."""
+    if section.is_loaded:
+        check_perturbation(section.object, client, options)
 
 
 def federated_data(spec: RunSpec) -> FederatedData:

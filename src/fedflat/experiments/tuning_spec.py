@@ -248,6 +248,7 @@ class TuningSpec(StudySpec):
         """Raise InputError if a configuration of the method is invalid, or if its box has too few points."""
         tune, configurations = self.tune, self.configurations_of(method)
         planned = self._client_for(method).depends_on_rounds or (method.is_loaded and method.object.depends_on_rounds)
+        planned = planned or (self.perturbation is not None and self.perturbation.depends_on_rounds)
         if len(tune.rounds) > 1 and planned:
             raise InputError(f"tune.rounds = {tune.rounds}: {method.label} depends on the planned number of "
                              "rounds, so its runs cannot be extended; give one number")  # fmt: skip

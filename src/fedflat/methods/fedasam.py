@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..core.method import Citation, Context, Oracle, Sources, asam, hyper
+from ..core.method import ALONG_GRADIENT, Citation, Context, Oracle, Sources, asam, hyper
 from ..core.records import Model, Nothing
 from .fedavg import FedAvg
 
@@ -37,6 +37,10 @@ class FedASAM(FedAvg):
     )
     rho: float = hyper(0.5, "radius in units of the weights' size; 0 is FedAvg", low=0)
     eta: float = hyper(0.2, "added to |w| on weights, in parameter units", low=0)
+
+    @property
+    def perturbation_options(self) -> frozenset[str]:
+        return ALONG_GRADIENT
 
     def step(self, w: Tensor, client: Nothing, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
         T = torch.where(ctx.is_weight, w.abs() + self.eta, 1.0) if ctx.is_weight is not None else w.abs() + self.eta

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..core.method import Citation, Context, Oracle, Sources, hyper, sam
+from ..core.method import ALONG_GRADIENT, Citation, Context, Oracle, Sources, hyper, sam
 from .scaffold import Control, Controlled, Scaffold
 
 
@@ -33,6 +33,10 @@ class FedGAMMA(Scaffold):
         charged=2,
     )
     rho: float = hyper(0.05, "radius of the perturbation, in parameter units; 0 is Scaffold", low=0)
+
+    @property
+    def perturbation_options(self) -> frozenset[str]:
+        return ALONG_GRADIENT
 
     def step(self, w: Tensor, client: Control, down: Controlled, grad: Oracle, ctx: Context) -> tuple[Tensor, Control]:
         return super().step(w, client, down, sam(grad, self.rho), ctx)

@@ -5,7 +5,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ..core.method import Citation, Context, Oracle, Sources, hyper, unit
+from ..core.method import ALONG_GRADIENT, Citation, Context, Oracle, Sources, ascent, hyper, unit
 from ..core.records import Delta, Model, Nothing, Scalar, Vector, uniform_mean
 from .fedavg import FedAvg
 
@@ -94,8 +94,12 @@ class FedGF(FedAvg, server=GFServer, down=GFDown, mean=MoveAndDrift):
         w_global = server.w - rho_g * unit(server.last)
         return GFDown(server.w, w_global, torch.where(server.rounds > 0, c, 0.0))
 
+    @property
+    def perturbation_options(self) -> frozenset[str]:
+        return ALONG_GRADIENT
+
     def step(self, w: Tensor, client: Nothing, down: GFDown, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
-        w_local = w + self.rho * unit(grad(w)) if self.rho else w
+        w_local = w + ascent(grad, w, grad(w), self.rho) if self.rho else w
         z = down.c * down.w_global + (1 - down.c) * w_local
         return grad(z), client
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..core.method import Citation, Context, Oracle, Sources, hyper, sam, unit
+from ..core.method import ALONG_GRADIENT, Citation, Context, Oracle, Sources, hyper, sam, unit
 from ..core.records import Delta, Model, Scalar, Vector, uniform_mean
 from .feddyn import DynamicClient, DynamicRegularised, DynamicServer
 
@@ -80,6 +80,10 @@ class FedGloSS(DynamicRegularised, server=GlossServer, down=Model, mean=MoveTwic
     @property
     def penalty(self) -> float:
         return 1 / self.beta if self.dynamic_reg else 0.0
+
+    @property
+    def perturbation_options(self) -> frozenset[str]:
+        return ALONG_GRADIENT - {"schedule"} if self._is_as_released else ALONG_GRADIENT
 
     def broadcast(self, server: GlossServer) -> Model:
         return Model(server.w + self._radius(server.rounds) * unit(server.last))

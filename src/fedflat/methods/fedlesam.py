@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from ..core.method import Citation, Context, Method, Oracle, Sources, hyper, shifted, unit
+from ..core.method import ALONG_OTHER, Citation, Context, Method, Oracle, Sources, ascent, hyper, shifted
 from ..core.records import Model, Record
 from .fedavg import FedAvg
 
@@ -43,6 +43,11 @@ class LocallyEstimated(Method):
         """Whether the server sends its last move."""
         return self.direction == "server_last"
 
+    @property
+    def perturbation_options(self) -> frozenset[str]:
+        """Options of the perturbation; the released code's norm has none."""
+        return ALONG_OTHER if self.norm == "global" else frozenset()
+
     def init_client(self, down: Any) -> Any:
         client = super().init_client(down)
         known = self.from_client and self.first == "none"
@@ -51,7 +56,8 @@ class LocallyEstimated(Method):
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
         """Take the base method's step on the gradient at w + e."""
         back = -down.last if self.from_server else client.w_old - down.w
-        return super().step(w, client, down, shifted(grad, self.rho * self._normed(back, ctx)), ctx)  # type: ignore[safe-super]
+        along = ascent(grad, w, back, self.rho) if self.norm == "global" else self.rho * _by_layer_sum(back, ctx)
+        return super().step(w, client, down, shifted(grad, along), ctx)  # type: ignore[safe-super]
 
     def finish(self, w: Tensor, client: Any, down: Any, ctx: Context) -> tuple[Any, Any]:
         """Call the base method, and record the received model."""
@@ -63,12 +69,12 @@ class LocallyEstimated(Method):
         moved = super().update(server, mean, ctx)  # type: ignore[safe-super]
         return replace(moved, last=moved.w - server.w) if self.from_server else moved
 
-    def _normed(self, back: Tensor, ctx: Context) -> Tensor:
-        if self.norm == "global":
-            return unit(back)
-        norms = [torch.linalg.vector_norm(back[..., layer], dim=-1, keepdim=True) for layer in ctx.layers]
-        total = torch.stack(norms).sum(0)
-        return torch.where(total > 0, back / total, 0.0)
+
+def _by_layer_sum(back: Tensor, ctx: Context) -> Tensor:
+    """Return `back` (*clients, d) divided by the sum of its layers' norms."""
+    norms = [torch.linalg.vector_norm(back[..., layer], dim=-1, keepdim=True) for layer in ctx.layers]
+    total = torch.stack(norms).sum(0)
+    return torch.where(total > 0, back / total, 0.0)
 
 
 class FedLESAM(LocallyEstimated, FedAvg, server=LesamServer, client=LesamClient, down=LesamServer):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from torch import Tensor
 
-from ..core.method import Citation, Context, Oracle, Sources, hyper, sam, shifted, unit
+from ..core.method import ALONG_GRADIENT, ALONG_OTHER, Citation, Context, Oracle, Sources, ascent, hyper, sam, shifted
 from ..core.records import Delta, Model, Nothing
 from .fedavg import FedAvg
 from .fedavgm import Heavy
@@ -53,11 +53,15 @@ class FedNSAM(FedAvg, server=Heavy, down=Ahead):
     gamma: float = hyper(0.85, "weight of the old momentum", low=0, high=1)
     perturbation: Literal["momentum", "local"] = hyper("momentum", "against the server's momentum, or SAM's own")
 
+    @property
+    def perturbation_options(self) -> frozenset[str]:
+        return ALONG_OTHER if self.perturbation == "momentum" else ALONG_GRADIENT
+
     def broadcast(self, server: Heavy) -> Ahead:
         return Ahead(server.w + self.gamma * server.m, super().broadcast(server).m)
 
     def step(self, w: Tensor, client: Nothing, down: Ahead, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
-        perturbed = shifted(grad, -self.rho * unit(down.m)) if down.m.shape[-1] else sam(grad, self.rho)
+        perturbed = shifted(grad, ascent(grad, w, -down.m, self.rho)) if down.m.shape[-1] else sam(grad, self.rho)
         return perturbed(w), client
 
     def update(self, server: Heavy, mean: Delta, ctx: Context) -> Heavy:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..core.method import Citation, Context, Oracle, Sources, hyper, sam
+from ..core.method import ALONG_GRADIENT, Citation, Context, Oracle, Sources, hyper, sam
 from ..core.records import Model, Nothing
 from .fedavg import FedAvg
 
@@ -39,6 +39,10 @@ class FedSAM(FedAvg):
         charged=1,
     )
     rho: float = hyper(0.1, "radius of the perturbation, in parameter units; 0 is FedAvg", low=0)
+
+    @property
+    def perturbation_options(self) -> frozenset[str]:
+        return ALONG_GRADIENT
 
     def step(self, w: Tensor, client: Nothing, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
         return super().step(w, client, down, sam(grad, self.rho), ctx)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from ..core.method import Citation, Context, Oracle, Sources, hyper, sam, shifted, unit
+from ..core.method import ALONG_GRADIENT, Citation, Context, Oracle, Sources, ascent, hyper, sam, shifted, unit
 from ..core.records import Delta, Model, Record, mean_of_clients, per_round, uniform_mean
 from .feddyn import DynamicRegularised
 
@@ -88,6 +88,10 @@ class FedSMOO(DynamicRegularised, server=SmooServer, client=SmooClient, down=Smo
     def needs_equal_weights(self) -> bool:
         return self.dynamic_reg
 
+    @property
+    def perturbation_options(self) -> frozenset[str]:
+        return frozenset() if self.sam_correction else ALONG_GRADIENT
+
     def step(
         self, w: Tensor, client: SmooClient, down: SmooDown, grad: Oracle, ctx: Context
     ) -> tuple[Tensor, SmooClient]:
@@ -95,7 +99,7 @@ class FedSMOO(DynamicRegularised, server=SmooServer, client=SmooClient, down=Smo
             return self._descend(w, client, down, sam(grad, self.rho), ctx)
         if self.rho == 0:
             return self._descend(w, client, down, grad, ctx)
-        s_i = self.rho * unit(self.alpha * (grad(w) - client.mu) - down.s)
+        s_i = ascent(grad, w, self.alpha * (grad(w) - client.mu) - down.s, self.rho)
         d, client = self._descend(w, client, down, shifted(grad, s_i), ctx)
         return d, replace(client, mu=client.mu + (s_i - down.s) / self.alpha, s_i=s_i)
 

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..core.method import Citation, Context, Oracle, Sources, hyper, teacher_gradient, unit
+from ..core.method import ALONG_OTHER, Citation, Context, Oracle, Sources, ascent, hyper, teacher_gradient, unit
 from ..core.records import Model, Nothing
 from .fedavg import FedAvg
 
@@ -48,10 +48,14 @@ class FedSOL(FedAvg):
     tau: float = hyper(3.0, "temperature of the scores", low=0, open_low=True)
     adaptive: Literal["none", "layer"] = hyper("none", "scale the perturbation by how far each coordinate has moved")
 
+    @property
+    def perturbation_options(self) -> frozenset[str]:
+        return ALONG_OTHER
+
     def step(self, w: Tensor, client: Nothing, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
         if self.rho == 0:
             return grad(w), client
-        e = self.rho * unit(teacher_gradient(grad, w, down.w, self.tau)) * (ctx.steps > 0)
+        e = ascent(grad, w, teacher_gradient(grad, w, down.w, self.tau), self.rho) * (ctx.steps > 0)
         if self.adaptive == "layer":
             e = e * torch.cat([unit((w - down.w)[..., layer]).abs() for layer in ctx.layers], dim=-1)
         return grad(w + e), client

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ..core.method import Citation, Context, Oracle, Sources, as_descent_gradient, hyper, unit
+from ..core.method import ALONG_GRADIENT, Citation, Context, Oracle, Sources, as_descent_gradient, ascent, hyper
 from ..core.records import Delta, Model
 from .feddyn import DynamicClient, DynamicRegularised, DynamicServer
 
@@ -49,6 +49,10 @@ class FedSpeed(DynamicRegularised):
     def penalty(self) -> float:
         return self.alpha
 
+    @property
+    def perturbation_options(self) -> frozenset[str]:
+        return ALONG_GRADIENT
+
     def step(
         self, w: Tensor, client: DynamicClient, down: Model, grad: Oracle, ctx: Context
     ) -> tuple[Tensor, DynamicClient]:
@@ -70,7 +74,7 @@ class FedSpeed(DynamicRegularised):
 
         def q(w: Tensor) -> Tensor:
             g = grad(w)
-            sharp = grad(w + self.rho * unit(g))
+            sharp = grad(w + ascent(grad, w, g, self.rho))
             return as_descent_gradient(grad, (1 - self.mix) * g + self.mix * sharp)
 
         return q

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from ..core.method import Citation, Context, Oracle, Sources, hyper, unit
+from ..core.method import ALONG_OTHER, Citation, Context, Oracle, Sources, ascent, hyper
 from ..core.records import Model, Nothing, Vector
 from .fedcm import DirectionServer, MoveAndDirection
 
@@ -80,12 +80,16 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=SmoothedDown):
         """Whether clients need h at all; in the ablation GU, h is not sent."""
         return min(self.search, self.fresh) < 1
 
+    @property
+    def perturbation_options(self) -> frozenset[str]:
+        return ALONG_OTHER
+
     def step(
         self, w: Tensor, client: Nothing, down: SmoothedDown, grad: Oracle, ctx: Context
     ) -> tuple[Tensor, Nothing]:
         h = down.h if self.mixes_locally else 0.0
         if self.rho:
-            w = w + self.rho * unit((1 - self.search) * h + self.search * grad(w))
+            w = w + ascent(grad, w, (1 - self.search) * h + self.search * grad(w), self.rho)
         return (1 - self.fresh) * h + self.fresh * grad(w), client
 
     def update(self, server: Smoothed, mean: MoveAndDirection, ctx: Context) -> Smoothed:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from ..core.method import Citation, Context, Oracle, Sources, hyper, shifted, unit
+from ..core.method import ALONG_OTHER, Citation, Context, Oracle, Sources, ascent, hyper, shifted, unit
 from ..core.records import Delta, Model, Record, Scalar, Vector, gradient_scale, in_range, mean_of_clients
 from .fedavg import FedAvg
 
@@ -82,6 +82,10 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
     correction: bool = hyper(True, "use the control variates c and c_i")
     rising_weight: bool = hyper(False, "the weight rises where clients agree with the momentum, as in the paper")
 
+    @property
+    def perturbation_options(self) -> frozenset[str]:
+        return ALONG_OTHER
+
     def init_server(self, w: Tensor) -> WmsamServer:
         start: WmsamServer = super().init_server(w)
         return replace(start, a=start.a + self.alpha)
@@ -96,7 +100,7 @@ class FedWMSAM(FedAvg, server=WmsamServer, client=WmsamClient, down=WmsamServer,
         if self.correction:
             pull = pull + down.a * (down.c - client.c)
         ahead = (1 - down.a) * (down.w - w) + ctx.steps * pull  # (1 - a) (w + j D - w_i)
-        e = (-self.rho if self.flip_sign else self.rho) * unit(ahead)
+        e = ascent(grad, w, -ahead if self.flip_sign else ahead, self.rho)
         return down.a * shifted(grad, e)(w) + pull, client
 
     def finish(self, w: Tensor, client: WmsamClient, down: WmsamServer, ctx: Context) -> tuple[WmsamUp, WmsamClient]:

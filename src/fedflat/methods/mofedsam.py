@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..core.method import Context, Oracle, Sources, hyper, sam
+from ..core.method import ALONG_GRADIENT, Context, Oracle, Sources, hyper, sam
 from ..core.records import Nothing
 from .fedcm import Anchored, Momentum
 from .fedsam import FedSAM
@@ -42,6 +42,10 @@ class MoFedSAM(Momentum):
     @property
     def fresh(self) -> float:
         return self.beta
+
+    @property
+    def perturbation_options(self) -> frozenset[str]:
+        return ALONG_GRADIENT
 
     def step(self, w: Tensor, client: Nothing, down: Anchored, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
         return super().step(w, client, down, sam(grad, self.rho), ctx)

@@ -149,6 +149,7 @@ def _settings(comparison: ComparisonData) -> dict[str, str]:
         "differential privacy": [_privacy(run) for run in runs],
         "weights of clients": [WEIGHTS.get(run.settings["weights"], run.settings["weights"]) for run in runs],
         "local training": [run_settings.training_in_words(run.settings["client"]) for run in runs],
+        "options of the perturbation": [run_settings.fields_in_words(run.settings.get("perturbation")) for run in runs],
         "augmentation in training": [run_settings.augmentation_in_words(run.settings["augmentation"]) for run in runs],
         "sent by a client in a round": [_message(run) for run in runs],
         "guard": [run_settings.fields_in_words(run.settings["guard"]) for run in runs],

@@ -19,8 +19,8 @@ def settings_by_name(run: FinishedRun) -> dict[str, Any]:
     """Return all settings that the results of a run depend on except its seed, as numbers and words.
 
     A setting of the method has a name such as `method.rho`, one of local training `client.lr`, of the partition scheme
-    `partition.alpha`, of an adapter `adapter.r`, of the guard `guard.bound`, of the attack `attack.kind`. The value
-    None means that a setting is not used, such as clipping.
+    `partition.alpha`, of an adapter `adapter.r`, of a perturbation `perturbation.schedule`, of the guard `guard.bound`,
+    of the attack `attack.kind`. The value None means that a setting is not used, such as clipping.
     """
     settings = run.settings
     values = _prefixed("method", settings["method"])
@@ -39,8 +39,8 @@ def settings_by_name(run: FinishedRun) -> dict[str, Any]:
         values |= {name: "+".join(x) if isinstance(x, list) else x
                    for name, x in _prefixed("adapter", settings["adapter"]).items()}  # fmt: skip
         values.pop("parameters", None)  # they follow from the adapter
-    for name in ("attack", "guard", "privacy"):
-        values |= {key: x for key, x in _prefixed(name, settings[name] or {}).items() if x is not None}
+    for name in ("attack", "guard", "perturbation", "privacy"):
+        values |= {key: x for key, x in _prefixed(name, settings.get(name) or {}).items() if x is not None}
     values["participation"] = _participation(settings["participation"])
     values |= {"weights": settings["weights"], "augmentation": text_of_table(settings["augmentation"])}
     return values | {name: settings[name] for name in ("loss", "precision")} | {"rounds": int(run.summary["rounds"])}

@@ -9,11 +9,13 @@ from typing import Literal
 import numpy as np
 import torch
 
+from ..core.ascent import check_options
 from ..core.descent import AdamW, ClipScope, Descent, WeightDecayScope
 from ..core.errors import InputError
 from ..core.hyper import by_name, check, hyper
 from ..core.kept_optimizer import KeptOptimizer
 from ..core.method import Context, Method
+from ..core.perturbation import Perturbation
 from ..core.torch_module import Space
 from ..core.wrapper import Wrapper, chain, label_of
 from ..data.types import Index
@@ -156,6 +158,18 @@ def check_scopes(method: Method, client: Client) -> None:
         if not method.linear_in_gradient and getattr(client, name) == scope:
             raise InputError(f"client.{name} = {scope!r} does not go with {label_of(method)}, whose direction is not "
                              f"linear in the gradient; use {instead}")  # fmt: skip
+
+
+def check_perturbation(method: Method, client: Client, options: Perturbation | None) -> None:
+    """Raise InputError, naming the field, for an option of a perturbation that does not go with the other settings."""
+    if options is None:
+        return
+    if not isinstance(options, Perturbation):
+        raise InputError(f"perturbation must be fedflat.Perturbation(...), got {options!r}")
+    check_options(method, options)
+    if options.schedule == "lr" and client.warmup:
+        raise InputError(f"perturbation.schedule = 'lr' does not go with client.warmup = {client.warmup}, which has no "
+                         "step size of round 0 to compare with; set perturbation.schedule = 'warmup'")  # fmt: skip
 
 
 def with_kept_state(method: Method, client: Client, d: int) -> Method:

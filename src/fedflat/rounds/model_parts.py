@@ -10,16 +10,18 @@ from itertools import accumulate, pairwise
 from torch import nn
 
 from ..adapters import LoRA, by_turns
+from ..core.ascent import Perturbed
 from ..core.errors import InputError
 from ..core.method import Context, Method
 from ..core.objective import Objective
 from ..core.own_model import OwnStart, own_field
 from ..core.partial_model import Division, ModelDivision, PartialModel, partial_model
+from ..core.perturbation import Perturbation
 from ..core.registry import suggestion
 from ..core.running_statistics import Buffers
 from ..core.wrapper import Alternation, label_of
 from .guard import Guard
-from .local_training import Client, with_kept_state
+from .local_training import Client, check_perturbation, with_kept_state
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +40,12 @@ def method_of_run(
     adapter: LoRA | None = None,
     buffers: Buffers | None = None,
     keep: Sequence[str] = (),
+    perturbation: Perturbation | None = None,
 ) -> Method:
-    """Return `method` in the wrappers of a run: in turns, in parts, own models that start, with a kept optimiser.
+    """Return `method` in the wrappers of a run.
+
+    They are, from the inside: options of its perturbation, training in turns or in parts, own models that start, and a
+    kept optimiser.
 
     Raises InputError, naming the setting, for one that does not go with the method or the model.
     """
@@ -47,6 +53,8 @@ def method_of_run(
     keep = with_head(method, keep, objective)
     _check_own_models(method, client, buffers, keep)
     _check_head(method, client)
+    check_perturbation(method, client, perturbation)
+    method = Perturbed.of(method, perturbation, client.lr)
     method = by_turns(method, adapter, objective.space, w.device)
     method = OwnStart.of(with_parts(method, objective, buffers, keep), w)
     method = with_kept_state(method, client, len(w))

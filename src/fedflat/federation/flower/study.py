@@ -236,7 +236,7 @@ class Study:
         """Return the method for a model; with its wrappers for adapters in turns and for parts that stay."""
         spec, adapter = self.spec, None if self.spec.adapter is None else self.spec.adapter.object
         parts = spec.model.buffers, spec.model.keep
-        method = method_of_run(spec.method.object, objective, spec.client, adapter, *parts)
+        method = method_of_run(spec.method.object, objective, spec.client, adapter, *parts, spec.perturbation)
         check_parts(method, spec.guard, is_private=spec.privacy is not None)
         return method
 

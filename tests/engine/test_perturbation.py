@@ -1,0 +1,157 @@
+"""Options of a perturbation in every executor, in a federation, in configurations and in checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedflat as ff
+from fedflat.core.errors import InputError
+from fedflat.core.method import Method
+from fedflat.core.objective import Objective
+from fedflat.experiments.config_errors import validated
+from fedflat.experiments.spec import RunSpec, StudySpec
+from fedflat.federation.client import FederatedClient
+from fedflat.federation.membership import Membership
+from fedflat.federation.server import FederatedServer
+from fedflat.methods import find
+from fedflat.rounds.model_parts import method_of_run
+from fedflat.rounds.participation import participation
+from fedflat.rounds.run_plan import RunPlan
+from support.federation import federation, final_w, simulation, tanh_network, whole_and_resumed
+from support.transports import DIGEST, InProcessTransport, client_names
+
+EVERY = {"schedule": "cosine", "rho_end": 0.02}
+OPTIONS = {
+    "cosine": ff.Perturbation(schedule="cosine", rho_end=0.02),
+    "lr": ff.Perturbation(schedule="lr"),
+    "every": ff.Perturbation(**EVERY),
+}
+METHODS = {"FedSAM": find("FedSAM")(), "FedSpeed": find("FedSpeed")(mix=0.7), "MoFedSAM": find("MoFedSAM")()}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_stacks_train_as_one_client_after_another(method: Method, name: str) -> None:
+    """Also clients with uneven numbers of steps, which leave the stack one after another."""
+    one, many = (final_w(method, perturbation=OPTIONS[name], executor=kind) for kind in ("sequential", "stacked"))
+    torch.testing.assert_close(many, one, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_traced_step_has_the_options(name: str, traced: None) -> None:
+    """Round and step are tensors in it."""
+    one, many = (simulation(METHODS["FedSAM"], perturbation=OPTIONS[name], executor=kind)
+                 for kind in ("sequential", "compiled"))  # fmt: skip
+    for sim in (one, many):
+        for _ in sim:
+            pass
+    assert many.executor.step.works
+    torch.testing.assert_close(many.w, one.w, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_workers_change_no_bit() -> None:
+    settings = {"perturbation": OPTIONS["every"], "executor": "sequential"}
+    one, two = (simulation(METHODS["FedSAM"], workers=number, **settings) for number in (1, 2))
+    for sim in (one, two):
+        for _ in sim:
+            pass
+        sim.close()
+    assert torch.equal(one.w, two.w)
+
+
+def test_a_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    make = lambda: simulation(METHODS["FedSAM"], perturbation=OPTIONS["every"], executor="sequential")  # noqa: E731
+    whole, resumed = whole_and_resumed(make, 3, tmp_path)
+    assert torch.equal(resumed.w, whole.w)
+
+
+def test_a_checkpoint_with_other_options_is_refused(tmp_path: Path) -> None:
+    first = simulation(METHODS["FedSAM"], perturbation=OPTIONS["lr"])
+    first.save(tmp_path / "state.safetensors")
+    with pytest.raises(InputError, match=r"perturbation was Perturbation\(schedule='lr'\), now it is None"):
+        simulation(METHODS["FedSAM"]).load(tmp_path / "state.safetensors")
+
+
+@pytest.mark.parametrize("keep", [[], ["2.bias"]], ids=str)
+def test_a_federation_has_the_bits_of_a_simulation(keep: list[str], tmp_path: Path) -> None:
+    client, options, rounds = ff.Client(lr=0.1, epochs=2, batch_size=4), OPTIONS["every"], 3
+    method, data = METHODS["FedSAM"], federation()
+    plan, names = RunPlan(client, participation(3), rounds=rounds), client_names(data)
+
+    def party() -> tuple[Method, Objective]:
+        objective = Objective(tanh_network())
+        return method_of_run(method, objective, client, keep=keep, perturbation=options), objective
+
+    members = Membership(dict(zip(names, data.sizes.tolist(), strict=True)), "here")
+    server = FederatedServer(*party(), plan, members, "uniform", DIGEST, data.shape)
+    transport = InProcessTransport({
+        who: FederatedClient(*party(), data.alone(i), plan, tmp_path / who, DIGEST) for i, who in enumerate(names)
+    })  # fmt: skip
+    sim = ff.Simulation(tanh_network(), data, method, client, rounds, 3, executor="sequential", workers=1, keep=keep,
+                        perturbation=options)  # fmt: skip
+    for _ in range(rounds):
+        assert not server.round(transport).missing
+        sim.round()
+    assert torch.equal(server.state.w, sim.server.w)
+
+
+SETTINGS = {"method": "FedSAM", "data": {"clients": 5}, "rounds": 4}
+
+
+def test_default_options_are_no_setting() -> None:
+    """Results from before there were options keep their names, digests and settings."""
+    plain, table = validated(RunSpec, SETTINGS), validated(RunSpec, SETTINGS | {"perturbation": {}})
+    assert plain.decisive() == table.decisive()
+    assert "perturbation" not in plain.decisive()
+    assert "perturbation" not in simulation(METHODS["FedSAM"], perturbation=ff.Perturbation()).settings()
+    chosen = validated(RunSpec, SETTINGS | {"perturbation": {"schedule": "lr"}})
+    assert chosen.decisive()["perturbation"] == {"schedule": "lr"}
+    assert chosen.digest() != plain.digest()
+
+
+def test_a_table_and_flags_reach_the_simulation() -> None:
+    spec = validated(RunSpec, SETTINGS | {"perturbation": EVERY})
+    assert spec.build().perturbation == ff.Perturbation(**EVERY)
+    assert validated(RunSpec, spec.table()) == spec
+
+
+def test_a_radius_that_depends_on_the_planned_rounds_is_not_extended() -> None:
+    """As a step size that does."""
+    planned = {name: validated(RunSpec, SETTINGS | {"perturbation": {"schedule": name}}).planned_by_rounds()
+               for name in ("linear", "cosine", "lr", "constant")}  # fmt: skip
+    assert planned == {"linear": "perturbation.schedule", "cosine": "perturbation.schedule", "lr": None,
+                       "constant": None}  # fmt: skip
+    settings = simulation(METHODS["FedSAM"], perturbation=OPTIONS["cosine"]).settings()
+    assert settings["rounds"] == 7
+
+
+REFUSED = [
+    ({"rho_end": 0.1}, r"perturbation.rho_end = 0.1 is not used by perturbation.schedule = 'constant'"),
+    ({"schedule": "cosine", "rho_start": 0.1}, "perturbation.rho_start = 0.1 is not used by"),
+    ({"schedule": "linear", "rho_rounds": 3}, "perturbation.rho_rounds = 3 is not used by"),
+    ({"schedule": "warmup"}, "perturbation.schedule = 'warmup' needs perturbation.rho_rounds"),
+    ({"schedule": "linear", "rho_end": -0.1}, "perturbation.rho_end:? must be a number in"),
+    ({"schedule": "step"}, "perturbation.schedule:? must be one of"),
+]
+
+
+@pytest.mark.parametrize(("table", "message"), REFUSED, ids=str)
+def test_options_that_say_nothing_are_refused(table: dict[str, object], message: str) -> None:
+    for make in (lambda: ff.Perturbation(**table), lambda: validated(RunSpec, SETTINGS | {"perturbation": table})):
+        with pytest.raises(InputError, match=message) as error:
+            make()
+        assert "\n" not in str(error.value)
+
+
+def test_options_that_do_not_go_with_other_settings_are_refused_before_training() -> None:
+    warm = {"client": {"warmup": 2}, "perturbation": {"schedule": "lr"}}
+    with pytest.raises(InputError, match=r"perturbation\.schedule = 'lr' does not go with client\.warmup = 2"):
+        validated(RunSpec, SETTINGS | warm)
+    with pytest.raises(InputError, match=r"perturbation\.schedule = 'lr' does not go with FedAvg"):
+        validated(StudySpec, {"methods": ["FedSAM", "FedAvg"], "perturbation": {"schedule": "lr"}})
+    with pytest.raises(InputError, match=r"perturbation must be fedflat\.Perturbation"):
+        simulation(METHODS["FedSAM"], perturbation={"schedule": "lr"})
