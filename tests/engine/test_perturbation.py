@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,11 @@ from fedflat.rounds.run_plan import RunPlan
 from support.federation import federation, final_w, simulation, tanh_network, whole_and_resumed
 from support.transports import DIGEST, InProcessTransport, client_names
 
-EVERY = {"schedule": "cosine", "rho_end": 0.02}
+EVERY = {"schedule": "cosine", "rho_end": 0.02, "radius": "layer", "layers": ["2.weight", "0"]}
 OPTIONS = {
     "cosine": ff.Perturbation(schedule="cosine", rho_end=0.02),
     "lr": ff.Perturbation(schedule="lr"),
+    "layer": ff.Perturbation(radius="layer"),
     "every": ff.Perturbation(**EVERY),
 }
 METHODS = {"FedSAM": find("FedSAM")(), "FedSpeed": find("FedSpeed")(mix=0.7), "MoFedSAM": find("MoFedSAM")()}
@@ -99,6 +101,23 @@ def test_a_federation_has_the_bits_of_a_simulation(keep: list[str], tmp_path: Pa
     assert torch.equal(server.state.w, sim.server.w)
 
 
+def test_patterns_of_layers_have_a_match_among_what_is_trained_and_sent() -> None:
+    for pattern, keep in (("3.*", []), ("2.bias", ["2.bias"]), ("", [])):
+        with pytest.raises(
+            InputError, match=r"perturbation\.layers = '.*' matches no parameter that is trained and sent"
+        ):
+            simulation(METHODS["FedSAM"], perturbation=ff.Perturbation(layers=["0.bias", pattern]), keep=keep)
+
+
+@pytest.mark.parametrize("options", ["layer", "every"])
+def test_a_head_that_stays_is_not_perturbed(options: str) -> None:
+    """A run whose head stays perturbs what is sent alone; to choose that layer says the same."""
+    settings = {"keep": ["2"], "executor": "sequential"}
+    chosen = replace(OPTIONS[options], layers=("0",))
+    same = final_w(METHODS["FedSAM"], perturbation=replace(chosen, layers=()), **settings)
+    assert torch.equal(final_w(METHODS["FedSAM"], perturbation=chosen, **settings), same)
+
+
 SETTINGS = {"method": "FedSAM", "data": {"clients": 5}, "rounds": 4}
 
 
@@ -107,6 +126,11 @@ def test_default_options_are_no_setting() -> None:
     plain, table = validated(RunSpec, SETTINGS), validated(RunSpec, SETTINGS | {"perturbation": {}})
     assert plain.decisive() == table.decisive()
     assert "perturbation" not in plain.decisive()
+    some = validated(RunSpec, SETTINGS | {"perturbation": {"layers": ["1"]}})
+    assert list(some.decisive()["perturbation"].items()) == [("layers", ("1",))]
+    assert simulation(METHODS["FedSAM"], perturbation=OPTIONS["lr"]).settings()["perturbation"] == {
+        "class": "Perturbation", "schedule": "lr",
+    }  # fmt: skip
     assert "perturbation" not in simulation(METHODS["FedSAM"], perturbation=ff.Perturbation()).settings()
     chosen = validated(RunSpec, SETTINGS | {"perturbation": {"schedule": "lr"}})
     assert chosen.decisive()["perturbation"] == {"schedule": "lr"}
@@ -115,7 +139,9 @@ def test_default_options_are_no_setting() -> None:
 
 def test_a_table_and_flags_reach_the_simulation() -> None:
     spec = validated(RunSpec, SETTINGS | {"perturbation": EVERY})
-    assert spec.build().perturbation == ff.Perturbation(**EVERY)
+    assert spec.perturbation == ff.Perturbation(**EVERY)
+    assert spec.perturbation.layers == ("2.weight", "0")
+    assert validated(RunSpec, SETTINGS | {"perturbation": {"layers": ["1"]}}).build().perturbation.layers == ("1",)
     assert validated(RunSpec, spec.table()) == spec
 
 

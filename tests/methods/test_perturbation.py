@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from math import cos, pi
 
 import numpy as np
@@ -10,26 +12,38 @@ import pytest
 import torch
 
 import fedflat as ff
+from fedflat.core.ascent import Ascent, Perturbed
 from fedflat.core.errors import InputError
-from fedflat.core.method import Method
+from fedflat.core.method import Context, Method
 from fedflat.methods import all_methods, find
 from support.effort import for_few_rounds
 from support.federation import final_w
 from support.problem import Problem, assert_agrees, unit
+from support.quadratic_clients import bowls
 
 RHO = 0.3
 FedSAM, FedAvg = find("FedSAM"), find("FedAvg")
 Radius = Callable[[Problem, int], float]
+Parts = Callable[[Problem], list[slice]]
+Mask = Callable[[Problem], np.ndarray | float]
 
 
-def transcription(p: Problem, radius: Radius = lambda p, t: RHO) -> np.ndarray:
+def transcription(
+    p: Problem,
+    radius: Radius = lambda p, t: RHO,
+    parts: Parts = lambda p: [slice(None)],
+    perturbed: Mask = lambda p: 1.0,
+) -> np.ndarray:
+    """parts: what has a norm of its own. perturbed: 1 where coordinates are perturbed, else 0."""
     w = p.w0
     for t, cohort in enumerate(p.cohorts):
         moves = []
         for i in cohort:
             v = w
             for _ in range(p.K):
-                e = radius(p, t) * unit(p.grad(i, v))
+                e, a = np.zeros_like(v), p.grad(i, v) * perturbed(p)
+                for part in parts(p):
+                    e[part] = radius(p, t) * unit(a[part])
                 v = p.step(v, p.grad(i, v + e), p.lr(t))
             moves.append(v - w)
         w = w + p.mean(cohort, moves)
@@ -53,6 +67,61 @@ def test_radius_by_round(name: str) -> None:
     assert_agrees(lambda p: transcription(p, radius), FedSAM(rho=RHO), perturbation=options)
 
 
+def tensors(p: Problem) -> list[slice]:
+    """Where each parameter tensor of the problem's model is in its vector."""
+    ends = np.cumsum([0, *(x.numel() for x in p.module.parameters())])
+    return [slice(*pair) for pair in pairwise(ends)]
+
+
+def weights(p: Problem) -> np.ndarray:
+    """1 where the coordinate is one of a weight, which is every second tensor, from the first on."""
+    marks = np.zeros_like(p.w0)
+    for part in tensors(p)[::2]:
+        marks[part] = 1.0
+    return marks
+
+
+def test_radius_by_layer() -> None:
+    assert_agrees(
+        lambda p: transcription(p, parts=tensors), FedSAM(rho=RHO), perturbation=ff.Perturbation(radius="layer")
+    )
+
+
+def test_chosen_layers() -> None:
+    one = ff.Perturbation(layers=("*weight",))
+    assert_agrees(lambda p: transcription(p, perturbed=weights), FedSAM(rho=RHO), perturbation=one)
+
+
+def test_radius_by_layer_and_by_round_of_chosen_layers() -> None:
+    options, radius = SCHEDULES["cosine"]
+    every = replace(options, radius="layer", layers=("*weight",))
+    expected = lambda p: transcription(p, radius, tensors, weights)  # noqa: E731
+    assert_agrees(expected, FedSAM(rho=RHO), perturbation=every)
+
+
+def test_one_tensor_is_one_layer() -> None:
+    """Bowls have one parameter tensor; all layers together are no choice."""
+    ends = []
+    for options in (None, ff.Perturbation(radius="layer"), ff.Perturbation(layers=("weight",))):
+        sim = bowls().simulation(FedSAM(rho=RHO), rounds=3, perturbation=options)
+        ends.append(sim.run().w)
+    assert torch.equal(ends[1], ends[0])
+    assert torch.equal(ends[2], ends[0])
+
+
+def test_the_perturbation_of_L_layers_has_the_length_rho_root_L() -> None:
+    """And of chosen ones that of these; a layer whose gradient is 0 has none."""
+    a = torch.tensor([[3.0, 4.0, 1.0, -2.0, 0.5, 0.0]]).double()
+    where = torch.tensor([True, True, True, True, False, False])
+    ctx = Context(t=0, lr=0.1, share=1.0, layers=(slice(0, 2), slice(2, 4), slice(4, 6)))
+    for mask, layers in ((None, 3), (where, 2)):
+        by_layer = Perturbed.of(FedSAM(), ff.Perturbation(radius="layer"), 0.1, mask)
+        e = Ascent(lambda w: w, by_layer, ctx).ascent(a, a, RHO)
+        assert e.norm() == pytest.approx(RHO * layers**0.5)
+        assert bool((e * a).sum() > 0)
+        assert torch.equal(Ascent(lambda w: w, by_layer, ctx).ascent(a, 0 * a, RHO), 0 * a)
+
+
 def test_schedules_with_the_same_radius_are_the_same() -> None:
     """With rho_start or rho_end = rho, and `lr` where the step size stays, every round has the method's radius."""
     same = {
@@ -71,7 +140,11 @@ def test_the_radius_0_stays_0() -> None:
 
 
 # The options, each with a value that changes a run of every method that takes it.
-OPTIONS = {"schedule": ff.Perturbation(schedule="linear")}
+OPTIONS = {
+    "schedule": ff.Perturbation(schedule="linear"),
+    "radius": ff.Perturbation(radius="layer"),
+    "layers": ff.Perturbation(layers=("2.*",)),
+}
 METHODS = {name: for_few_rounds(cls) for name, cls in all_methods().items() if cls.training == "federated"}
 # Their perturbation is something else by default; what the field is for is in the method's docstring.
 VARIANTS: dict[str, Method] = {
@@ -85,15 +158,16 @@ VARIANTS: dict[str, Method] = {
 # By the equations of each: a perturbation along its gradient, along another direction, and a step at w alone.
 ALONG_GRADIENT = {"FedSAM", "FedASAM", "FedGAMMA", "FedSpeed", "MoFedSAM", "FedGF", "FedGloSS", "FedNSAM, local",
                   "FedSMOO, uncorrected", "FedGloSS, released", "SWA, FedSAM"}  # fmt: skip
+OF_ANY = ("schedule", "radius", "layers")
 ALONG_OTHER = {"FedLESAM", "FedLESAM_D", "FedLESAM_S", "FedNSAM", "FedWMSAM", "FedSOL", "FedVSSAM"}
 REFUSED = {("FedGloSS, released", "schedule")}  # it has a schedule of its own
 
 
 def takes(name: str, option: str) -> bool:
-    return (name in ALONG_GRADIENT or (name in ALONG_OTHER and option in ("schedule",))) and (
-        name,
-        option,
-    ) not in REFUSED
+    if name == "FedSMOO":  # its s, which all clients agree on, has the length rho
+        return option == "layers"
+    taken = name in ALONG_GRADIENT or (name in ALONG_OTHER and option in OF_ANY)
+    return taken and (name, option) not in REFUSED
 
 
 @pytest.mark.parametrize("option", OPTIONS)

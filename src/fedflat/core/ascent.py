@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor
 
 from .errors import InputError
@@ -16,9 +17,9 @@ from .wrapper import EngineWrapper, label_of
 class Ascent:
     """The oracle of a step whose perturbations have the options of a run; see the function `core.oracle.ascent`."""
 
-    def __init__(self, grad: Oracle, options: Perturbation, ctx: Context, first_lr: float) -> None:
-        """Compute the gradients by `grad`, in a local step of the round of `ctx`; `first_lr` is that of round 0."""
-        self.grad, self._options, self._ctx, self._first_lr = grad, options, ctx, first_lr
+    def __init__(self, grad: Oracle, of: Perturbed, ctx: Context) -> None:
+        """Compute the gradients by `grad`, and perturbations by the options `of` a run, in a step with `ctx`."""
+        self.grad, self._of, self._ctx = grad, of, ctx
 
     def __call__(self, w: Tensor) -> Tensor:
         return self.grad(w)
@@ -34,9 +35,17 @@ class Ascent:
 
     def ascent(self, w: Tensor, a: Tensor, rho: float | Tensor, T: Tensor | None = None) -> Tensor:
         """Return the perturbation of `w` along `a` (*clients, d), see `core.oracle.ascent`, by the options."""
-        ctx = self._ctx
-        rho = self._options.radius(rho, ctx.t, ctx.rounds, ctx.lr / self._first_lr)
-        return rho * unit(a) if T is None else rho * T * unit(T * a)
+        ctx, where = self._ctx, self._of.where
+        rho = self._of.options.scheduled(rho, ctx.t, ctx.rounds, ctx.lr / self._of.first_lr)
+        if where is not None:
+            a = torch.where(where.to(a.device), a, 0.0)
+        return rho * self._unit(a) if T is None else rho * T * self._unit(T * a)
+
+    def _unit(self, x: Tensor) -> Tensor:
+        """Return `x` (*clients, d) divided by its norm, or each layer of it by its own."""
+        if self._of.options.radius == "global":
+            return unit(x)
+        return torch.cat([unit(x[..., layer]) for layer in self._ctx.layers], dim=-1)
 
 
 class Perturbed(EngineWrapper):
@@ -46,17 +55,17 @@ class Perturbed(EngineWrapper):
     """
 
     options: ClassVar[Perturbation]
-    first_lr: ClassVar[float]
+    first_lr: ClassVar[float]  # the step size of round 0
+    where: ClassVar[Tensor | None]  # (d,) bool, the coordinates that are perturbed; None for all
 
     @classmethod
-    def of(cls, base: Method, options: Perturbation | None, first_lr: float) -> Method:
-        """Wrap `base`; return `base` itself if all options have their defaults.
+    def of(cls, base: Method, options: Perturbation, first_lr: float, where: Tensor | None = None) -> Self:
+        """Wrap `base`.
 
-        first_lr: the step size of round 0.
+        first_lr: the step size of round 0. where: the coordinates that are perturbed (d,) bool, of those that `base`
+        sees; None for all.
         """
-        if options is None or not options.chosen:
-            return base
-        return cls(base=base)._with(options=options, first_lr=first_lr)
+        return cls(base=base)._with(options=options, first_lr=first_lr, where=where)
 
     @property
     def depends_on_rounds(self) -> bool:  # type: ignore[override]  # of the instance here, of the class elsewhere
@@ -64,13 +73,13 @@ class Perturbed(EngineWrapper):
         return self.base.depends_on_rounds or self.options.depends_on_rounds
 
     def step(self, w: Tensor, client: Any, down: Any, grad: Oracle, ctx: Context) -> tuple[Tensor, Any]:
-        return self.base.step(w, client, down, Ascent(grad, self.options, ctx, self.first_lr), ctx)
+        return self.base.step(w, client, down, Ascent(grad, self, ctx), ctx)
 
 
 def check_options(method: Method, options: Perturbation) -> None:
     """Raise InputError, naming the field, for an option that does not go with the perturbation of `method`."""
     known = method.perturbation_options
-    for name, value in options.chosen.items():
+    for name, value in options.changed.items():
         if name not in known:
             instead = f"it takes perturbation.{', '.join(sorted(known))}" if known else "it takes no options of it"
             raise InputError(f"perturbation.{name} = {value!r} does not go with {label_of(method)}: {instead}")

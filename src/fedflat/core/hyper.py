@@ -95,7 +95,12 @@ def hyper(
 def unused_later_fields(table: dict[str, Any], cls: Any) -> set[str]:
     """Return the names of fields of `cls` declared with `later` that have their defaults in `table`, or are missing."""
     later = {f.name: f.default for f in fields(cls) if f.metadata.get("later")}
-    return {name for name, default in later.items() if table.get(name, default) == default}
+    return {name for name, default in later.items() if _listed(table.get(name, default)) == _listed(default)}
+
+
+def _listed(value: Any) -> Any:
+    """Return a tuple as the list that stands for it in a table; any other value unchanged."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def by_name(cls: type[Made], first_by_place: bool = False) -> type[Made]:

@@ -17,7 +17,7 @@ PLANNED = ("linear", "cosine")  # schedules that depend on the number of planned
 MOST = 10**9  # rounds
 
 # Options by the name of their field: for a perturbation along a gradient of the step, and along any other direction.
-ALONG_OTHER = frozenset({"schedule"})
+ALONG_OTHER = frozenset({"layers", "radius", "schedule"})
 ALONG_GRADIENT = ALONG_OTHER
 
 # The fields that belong to an option, by the option: the field, and the values of the option that use it.
@@ -33,9 +33,16 @@ USED: dict[str, tuple[str, tuple[Any, ...]]] = {
 class Perturbation:
     """Options of a method's perturbation e, whose radius is the method's rho; at their defaults they change nothing.
 
-    A radius of 0 stays 0 in every schedule.
+    With radius = "layer" the part of e in each of L parameter tensors has the length rho, so ||e|| = rho sqrt(L). A
+    radius of 0 stays 0 in every schedule.
     """
 
+    radius: Literal["global", "layer"] = hyper(
+        "global", "what has the length rho: the perturbation, or its part in each parameter tensor", later=True
+    )
+    layers: tuple[str, ...] = hyper(
+        (), "the parameters that are perturbed: names, with * and ?, e.g. ['head.*']; none are all", later=True
+    )
     schedule: RadiusSchedule = hyper("constant", "the radius over the rounds; 'lr' is in proportion to the step size",
                                      later=True)  # fmt: skip
     rho_end: float = hyper(0.0, "schedules 'linear' and 'cosine': the radius after the planned rounds", low=0,
@@ -47,6 +54,9 @@ class Perturbation:
 
     def __post_init__(self) -> None:
         """Raise InputError, naming the field, for a value that is out of range, not used, or missing."""
+        layers: Any = self.layers
+        if isinstance(layers, list | str):
+            object.__setattr__(self, "layers", (layers,) if isinstance(layers, str) else tuple(map(str, layers)))
         check(self, "perturbation")
         for name, (option, values) in USED.items():
             if getattr(self, option) not in values and getattr(self, name) != getattr(type(self), name):
@@ -56,7 +66,7 @@ class Perturbation:
             raise InputError("perturbation.schedule = 'warmup' needs perturbation.rho_rounds, the rounds of the rise")
 
     @property
-    def chosen(self) -> dict[str, Any]:
+    def changed(self) -> dict[str, Any]:
         """The options that differ from their defaults, by the name of their field."""
         return {name: getattr(self, name) for name in sorted(ALONG_GRADIENT)
                 if getattr(self, name) != getattr(type(self), name)}  # fmt: skip
@@ -66,8 +76,8 @@ class Perturbation:
         """Whether the radius depends on the number of planned rounds."""
         return self.schedule in PLANNED
 
-    def radius(self, rho: float | Tensor, t: int | Tensor, rounds: int, lr_share: float | Tensor) -> float | Tensor:
-        """Return the radius of round `t` of a run of `rounds` planned rounds; `rho` is the method's.
+    def scheduled(self, rho: float | Tensor, t: int | Tensor, rounds: int, lr_share: float | Tensor) -> float | Tensor:
+        """Return rho in round `t` of a run of `rounds` planned rounds; `rho` is the method's.
 
         lr_share: the step size of this round, divided by that of round 0. A schedule that depends on `rounds` stays at
         its last round after the planned ones. Executors may give `t` and `lr_share` as tensors.

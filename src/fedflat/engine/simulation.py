@@ -669,7 +669,7 @@ class Simulation:
     def _perturbation_settings(self) -> dict[str, Any]:
         """Return the options of the perturbation; without any, settings are those from before there were options."""
         options = self.perturbation
-        return {"perturbation": table_of(options)} if options is not None and options.chosen else {}
+        return {"perturbation": table_of(options)} if options is not None and options.changed else {}
 
     def _evaluate(self) -> dict[str, float]:
         if not self._is_evaluated() or (self._ranks.index and not self.has_own_models):

@@ -352,7 +352,7 @@ class Experiment(Section):
             table["data"].pop("tokenizer", None)  # as if it were not set
         if not table["metrics"]:
             del table["metrics"]
-        if self.perturbation is None or not self.perturbation.chosen:
+        if self.perturbation is None or not self.perturbation.changed:
             table.pop("perturbation")  # likewise
         used = {"client": Client, "data": DataSection, "perturbation": Perturbation}
         for section, cls in ((name, cls) for name, cls in used.items() if name in table):

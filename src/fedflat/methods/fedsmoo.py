@@ -9,6 +9,8 @@ from ..core.method import ALONG_GRADIENT, Citation, Context, Oracle, Sources, as
 from ..core.records import Delta, Model, Record, mean_of_clients, per_round, uniform_mean
 from .feddyn import DynamicRegularised
 
+AGREED = frozenset({"layers"})  # the server's s has the length rho, as every s_i has
+
 
 class SmooServer(Model):
     # mean of all clients' h_i, in parameter units
@@ -90,7 +92,7 @@ class FedSMOO(DynamicRegularised, server=SmooServer, client=SmooClient, down=Smo
 
     @property
     def perturbation_options(self) -> frozenset[str]:
-        return frozenset() if self.sam_correction else ALONG_GRADIENT
+        return AGREED if self.sam_correction else ALONG_GRADIENT
 
     def step(
         self, w: Tensor, client: SmooClient, down: SmooDown, grad: Oracle, ctx: Context

@@ -40,7 +40,8 @@ def settings_by_name(run: FinishedRun) -> dict[str, Any]:
                    for name, x in _prefixed("adapter", settings["adapter"]).items()}  # fmt: skip
         values.pop("parameters", None)  # they follow from the adapter
     for name in ("attack", "guard", "perturbation", "privacy"):
-        values |= {key: x for key, x in _prefixed(name, settings.get(name) or {}).items() if x is not None}
+        table = _prefixed(name, settings.get(name) or {})
+        values |= {key: "+".join(x) if isinstance(x, list) else x for key, x in table.items() if x is not None}
     values["participation"] = _participation(settings["participation"])
     values |= {"weights": settings["weights"], "augmentation": text_of_table(settings["augmentation"])}
     return values | {name: settings[name] for name in ("loss", "precision")} | {"rounds": int(run.summary["rounds"])}

@@ -1,4 +1,4 @@
-"""The parts of a model that clients do not send: parameters and buffers by name, and running statistics."""
+"""Parts of a model by name: parameters and buffers that clients do not send, and layers that are perturbed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from itertools import accumulate, pairwise
 
+import torch
 from torch import nn
 
 from ..adapters import LoRA, by_turns
@@ -53,14 +54,32 @@ def method_of_run(
     keep = with_head(method, keep, objective)
     _check_own_models(method, client, buffers, keep)
     _check_head(method, client)
-    check_perturbation(method, client, perturbation)
-    method = Perturbed.of(method, perturbation, client.lr)
+    method = with_perturbation(method, objective, client, keep, perturbation)
     method = by_turns(method, adapter, objective.space, w.device)
     method = OwnStart.of(with_parts(method, objective, buffers, keep), w)
     method = with_kept_state(method, client, len(w))
     method = method.on_model(tuple(tuple(shape) for shape in objective.space.shapes.values()))
     method.check_model()
     return method
+
+
+def with_perturbation(
+    method: Method, objective: Objective, client: Client, keep: Sequence[str], options: Perturbation | None
+) -> Method:
+    """Return `method`, wrapped if its perturbation has options.
+
+    keep: patterns of the parameters that stay with the clients, which a method does not perturb. Raises InputError,
+    naming the field, for an option that does not go with the method, and for a pattern of layers without a match.
+    """
+    check_perturbation(method, client, options)
+    if options is None or not options.changed:
+        return method
+    sizes = dict(zip(objective.space.shapes, objective.space.sizes, strict=True))
+    sent = {name: size for name, size in sizes.items() if not _matches(name, keep)}
+    _check_patterns("perturbation.layers", options.layers, list(sent), "parameter that is trained and sent")
+    w = objective.space.flatten(objective.module)
+    marks = [w.new_full((size,), _matches(name, options.layers), dtype=torch.bool) for name, size in sent.items()]
+    return Perturbed.of(method, options, client.lr, torch.cat(marks) if options.layers else None)
 
 
 def with_head(method: Method, keep: Sequence[str], objective: Objective) -> tuple[str, ...]:
@@ -93,7 +112,7 @@ def with_parts(method: Method, objective: Objective, buffers: Buffers | None, ke
         return method
     _check_training(method, buffers, keep)
     shapes = objective.space.shapes
-    _check_patterns(keep, objective.module)
+    _check_patterns("keep", keep, _names_in(objective.module), "trainable parameter and no buffer")
     stays = [_matches(name, keep) for name in shapes]
     if all(stays):
         raise InputError(f"keep = {list(keep)} names every trainable parameter, so that nothing would be sent")
@@ -176,13 +195,17 @@ def _check_training(method: Method, buffers: Buffers | None, keep: Sequence[str]
         raise InputError(f"buffers = 'local' does not go with {label}, which trains one model; use 'averaged'")
 
 
-def _check_patterns(keep: Sequence[str], module: nn.Module) -> None:
-    """Raise InputError for a pattern that names no trainable parameter and no buffer."""
+def _names_in(module: nn.Module) -> list[str]:
+    """Return the names of the trainable parameters and of the buffers."""
     names = [name for name, p in module.named_parameters() if p.requires_grad]
-    names += [name for name, _ in module.named_buffers()]
-    for pattern in keep:
+    return names + [name for name, _ in module.named_buffers()]
+
+
+def _check_patterns(setting: str, patterns: Sequence[str], names: Sequence[str], kind: str) -> None:
+    """Raise InputError for a pattern of a `setting` that matches none of the `names`, each of which names a `kind`."""
+    for pattern in patterns:
         if not any(_matches(name, [pattern]) for name in names):
-            raise InputError(f"keep = {pattern!r} matches no trainable parameter and no buffer; "
+            raise InputError(f"{setting} = {pattern!r} matches no {kind}; "
                              f"some are {', '.join(names[:3])}{suggestion(pattern, names)}")  # fmt: skip
 
 
