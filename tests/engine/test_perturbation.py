@@ -24,11 +24,13 @@ from fedflat.rounds.run_plan import RunPlan
 from support.federation import federation, final_w, simulation, tanh_network, whole_and_resumed
 from support.transports import DIGEST, InProcessTransport, client_names
 
-EVERY = {"schedule": "cosine", "rho_end": 0.02, "radius": "layer", "layers": ["2.weight", "0"]}
+EVERY = {"schedule": "cosine", "rho_end": 0.02, "radius": "layer", "layers": ["2.weight", "0"], "adaptive": True,
+         "eta": 0.1}  # fmt: skip
 OPTIONS = {
     "cosine": ff.Perturbation(schedule="cosine", rho_end=0.02),
     "lr": ff.Perturbation(schedule="lr"),
     "layer": ff.Perturbation(radius="layer"),
+    "adaptive": ff.Perturbation(adaptive=True),
     "every": ff.Perturbation(**EVERY),
 }
 METHODS = {"FedSAM": find("FedSAM")(), "FedSpeed": find("FedSpeed")(mix=0.7), "MoFedSAM": find("MoFedSAM")()}
@@ -157,6 +159,7 @@ def test_a_radius_that_depends_on_the_planned_rounds_is_not_extended() -> None:
 
 REFUSED = [
     ({"rho_end": 0.1}, r"perturbation.rho_end = 0.1 is not used by perturbation.schedule = 'constant'"),
+    ({"eta": 0.1}, r"perturbation.eta = 0.1 is not used by perturbation.adaptive = False"),
     ({"schedule": "cosine", "rho_start": 0.1}, "perturbation.rho_start = 0.1 is not used by"),
     ({"schedule": "linear", "rho_rounds": 3}, "perturbation.rho_rounds = 3 is not used by"),
     ({"schedule": "warmup"}, "perturbation.schedule = 'warmup' needs perturbation.rho_rounds"),

@@ -26,6 +26,7 @@ FedSAM, FedAvg = find("FedSAM"), find("FedAvg")
 Radius = Callable[[Problem, int], float]
 Parts = Callable[[Problem], list[slice]]
 Mask = Callable[[Problem], np.ndarray | float]
+Scale = Callable[[Problem, np.ndarray], np.ndarray | float]
 
 
 def transcription(
@@ -33,17 +34,18 @@ def transcription(
     radius: Radius = lambda p, t: RHO,
     parts: Parts = lambda p: [slice(None)],
     perturbed: Mask = lambda p: 1.0,
+    scale: Scale = lambda p, v: 1.0,
 ) -> np.ndarray:
-    """parts: what has a norm of its own. perturbed: 1 where coordinates are perturbed, else 0."""
+    """parts: what has a norm of its own. perturbed: 1 where coordinates are perturbed, else 0. scale: T of ASAM."""
     w = p.w0
     for t, cohort in enumerate(p.cohorts):
         moves = []
         for i in cohort:
             v = w
             for _ in range(p.K):
-                e, a = np.zeros_like(v), p.grad(i, v) * perturbed(p)
+                e, a, T = np.zeros_like(v), p.grad(i, v) * perturbed(p), scale(p, v) * np.ones_like(v)
                 for part in parts(p):
-                    e[part] = radius(p, t) * unit(a[part])
+                    e[part] = radius(p, t) * T[part] * unit(T[part] * a[part])
                 v = p.step(v, p.grad(i, v + e), p.lr(t))
             moves.append(v - w)
         w = w + p.mean(cohort, moves)
@@ -99,6 +101,31 @@ def test_radius_by_layer_and_by_round_of_chosen_layers() -> None:
     assert_agrees(expected, FedSAM(rho=RHO), perturbation=every)
 
 
+def sizes_of_weights(p: Problem, v: np.ndarray) -> np.ndarray:
+    return np.where(weights(p) == 1, np.abs(v) + 0.3, 1.0)
+
+
+@pytest.mark.parametrize("by_layer", [False, True])
+def test_adaptive(by_layer: bool) -> None:
+    options = ff.Perturbation(adaptive=True, eta=0.3, radius="layer" if by_layer else "global")
+    parts = tensors if by_layer else lambda p: [slice(None)]
+    expected = lambda p: transcription(p, parts=parts, scale=sizes_of_weights)  # noqa: E731
+    assert_agrees(expected, FedSAM(rho=RHO), perturbation=options)
+
+
+def test_the_adaptive_perturbation_of_fedsam_is_fedasams() -> None:
+    """And of methods that are FedSAM at some value; on biases alone, T = 1, it is FedSAM's."""
+    adaptive = ff.Perturbation(adaptive=True, eta=0.3)
+    expected = final_w(find("FedASAM")(rho=RHO, eta=0.3))
+    assert torch.equal(final_w(FedSAM(rho=RHO), perturbation=adaptive), expected)
+    for same in (find("FedGF")(rho=RHO, c=0.0), find("MoFedSAM")(rho=RHO, beta=1.0),
+                 find("FedVSSAM")(rho=RHO, gamma_l=1.0, gamma_g=1.0)):  # fmt: skip
+        torch.testing.assert_close(final_w(same, perturbation=adaptive), expected, rtol=0, atol=1e-11)
+    biases = ff.Perturbation(layers=("*bias",))
+    both = replace(adaptive, layers=("*bias",))
+    assert torch.equal(*(final_w(FedSAM(rho=RHO), perturbation=one) for one in (biases, both)))
+
+
 def test_one_tensor_is_one_layer() -> None:
     """Bowls have one parameter tensor; all layers together are no choice."""
     ends = []
@@ -144,6 +171,7 @@ OPTIONS = {
     "schedule": ff.Perturbation(schedule="linear"),
     "radius": ff.Perturbation(radius="layer"),
     "layers": ff.Perturbation(layers=("2.*",)),
+    "adaptive": ff.Perturbation(adaptive=True),
 }
 METHODS = {name: for_few_rounds(cls) for name, cls in all_methods().items() if cls.training == "federated"}
 # Their perturbation is something else by default; what the field is for is in the method's docstring.
@@ -151,16 +179,20 @@ VARIANTS: dict[str, Method] = {
     "FedNSAM, local": find("FedNSAM")(perturbation="local"),
     "FedSMOO, uncorrected": find("FedSMOO")(sam_correction=False),
     "FedGloSS, released": find("FedGloSS")(released_schedule=True, warm_up=2),
+    "FedSOL, adaptive": find("FedSOL")(adaptive="layer"),
     "FedLESAM, released": find("FedLESAM")(norm="layer_sum"),
     "SWA, FedSAM": find("SWA")(base=FedSAM(), begin=0.0, cycle=1),
     "FedGF": find("FedGF")(c=0.5),  # both of its perturbations count
 }  # fmt: skip
 # By the equations of each: a perturbation along its gradient, along another direction, and a step at w alone.
 ALONG_GRADIENT = {"FedSAM", "FedASAM", "FedGAMMA", "FedSpeed", "MoFedSAM", "FedGF", "FedGloSS", "FedNSAM, local",
-                  "FedSMOO, uncorrected", "FedGloSS, released", "SWA, FedSAM"}  # fmt: skip
+                  "FedSMOO, uncorrected", "FedGloSS, released", "SWA, FedSAM", "FedSOL", "FedSOL, adaptive",
+                  "FedVSSAM"}  # fmt: skip
+ALONG_OTHER = {"FedLESAM", "FedLESAM_D", "FedLESAM_S", "FedNSAM", "FedWMSAM"}
 OF_ANY = ("schedule", "radius", "layers")
-ALONG_OTHER = {"FedLESAM", "FedLESAM_D", "FedLESAM_S", "FedNSAM", "FedWMSAM", "FedSOL", "FedVSSAM"}
-REFUSED = {("FedGloSS, released", "schedule")}  # it has a schedule of its own
+REFUSED = {  # what the method has itself
+    ("FedGloSS, released", "schedule"), ("FedASAM", "adaptive"), ("FedSOL, adaptive", "adaptive"),
+}  # fmt: skip
 
 
 def takes(name: str, option: str) -> bool:

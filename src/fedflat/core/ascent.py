@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .errors import InputError
 from .method import Context, Method
-from .oracle import Oracle, teacher_gradient, unit, with_teacher, wrt_inputs
+from .oracle import Oracle, adaptive_scale, teacher_gradient, unit, with_teacher, wrt_inputs
 from .perturbation import Perturbation
 from .wrapper import EngineWrapper, label_of
 
@@ -35,10 +35,12 @@ class Ascent:
 
     def ascent(self, w: Tensor, a: Tensor, rho: float | Tensor, T: Tensor | None = None) -> Tensor:
         """Return the perturbation of `w` along `a` (*clients, d), see `core.oracle.ascent`, by the options."""
-        ctx, where = self._ctx, self._of.where
-        rho = self._of.options.scheduled(rho, ctx.t, ctx.rounds, ctx.lr / self._of.first_lr)
+        ctx, where, options = self._ctx, self._of.where, self._of.options
+        rho = options.scheduled(rho, ctx.t, ctx.rounds, ctx.lr / self._of.first_lr)
         if where is not None:
             a = torch.where(where.to(a.device), a, 0.0)
+        if options.adaptive:
+            T = adaptive_scale(w, options.eta, ctx.is_weight)
         return rho * self._unit(a) if T is None else rho * T * self._unit(T * a)
 
     def _unit(self, x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from .hyper import by_name, check, hyper
 from .oracle import (
     Oracle,
+    adaptive_scale,
     as_descent_gradient,
     asam,
     ascent,
@@ -27,8 +28,9 @@ from .perturbation import ALONG_GRADIENT, ALONG_OTHER
 from .records import Nothing, Record
 
 __all__ = [  # with the records of `core.records`, all that the file of a method needs
-    "ALONG_GRADIENT", "ALONG_OTHER", "Citation", "Context", "Method", "Oracle", "Sources", "as_descent_gradient",
-    "asam", "ascent", "hyper", "sam", "shifted", "teacher_gradient", "unit", "with_teacher", "wrt_inputs",
+    "ALONG_GRADIENT", "ALONG_OTHER", "Citation", "Context", "Method", "Oracle", "Sources", "adaptive_scale",
+    "as_descent_gradient", "asam", "ascent", "hyper", "sam", "shifted", "teacher_gradient", "unit",
+    "with_teacher", "wrt_inputs",
 ]  # fmt: skip
 
 

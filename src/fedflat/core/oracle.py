@@ -78,6 +78,14 @@ def asam(grad: Oracle, rho: float, T: Tensor) -> Oracle:
     return lambda w: grad(w + ascent(grad, w, grad(w), rho, T))
 
 
+def adaptive_scale(w: Tensor, eta: float, is_weight: Tensor | None) -> Tensor:
+    """Return the scale T of `asam` at `w` (*clients, d): |w| + eta on weights, and 1 on other parameters.
+
+    This is the scale of Caldarola et al., 2022. is_weight: (d,) bool; without it, all coordinates are weights.
+    """
+    return w.abs() + eta if is_weight is None else torch.where(is_weight, w.abs() + eta, 1.0)
+
+
 def with_teacher(grad: Oracle, e: Tensor, weight: float, tau: float) -> Oracle:
     """Return the oracle of the loss + weight tau^2 KL(softmax(z_e / tau) || softmax(z_w / tau)), batch mean.
 

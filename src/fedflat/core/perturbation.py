@@ -18,10 +18,11 @@ MOST = 10**9  # rounds
 
 # Options by the name of their field: for a perturbation along a gradient of the step, and along any other direction.
 ALONG_OTHER = frozenset({"layers", "radius", "schedule"})
-ALONG_GRADIENT = ALONG_OTHER
+ALONG_GRADIENT = ALONG_OTHER | {"adaptive"}
 
 # The fields that belong to an option, by the option: the field, and the values of the option that use it.
 USED: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "eta": ("adaptive", (True,)),
     "rho_end": ("schedule", PLANNED),
     "rho_start": ("schedule", ("warmup",)),
     "rho_rounds": ("schedule", ("warmup",)),
@@ -33,13 +34,16 @@ USED: dict[str, tuple[str, tuple[Any, ...]]] = {
 class Perturbation:
     """Options of a method's perturbation e, whose radius is the method's rho; at their defaults they change nothing.
 
-    With radius = "layer" the part of e in each of L parameter tensors has the length rho, so ||e|| = rho sqrt(L). A
-    radius of 0 stays 0 in every schedule.
+    With radius = "layer" the part of e in each of L parameter tensors has the length rho, so ||e|| = rho sqrt(L). An
+    adaptive perturbation is that of FedASAM, with T = |w| + eta on weights and 1 on biases; what has the length rho is
+    then e / T. A radius of 0 stays 0 in every schedule.
     """
 
     radius: Literal["global", "layer"] = hyper(
         "global", "what has the length rho: the perturbation, or its part in each parameter tensor", later=True
     )
+    adaptive: bool = hyper(False, "stretch the ball of perturbations by each weight's size, as ASAM does", later=True)
+    eta: float = hyper(0.2, "adaptive: added to |w| on weights, in parameter units", low=0, later=True)
     layers: tuple[str, ...] = hyper(
         (), "the parameters that are perturbed: names, with * and ?, e.g. ['head.*']; none are all", later=True
     )

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from ..core.method import ALONG_GRADIENT, Citation, Context, Oracle, Sources, asam, hyper
+from ..core.method import ALONG_GRADIENT, Citation, Context, Oracle, Sources, adaptive_scale, asam, hyper
 from ..core.records import Model, Nothing
 from .fedavg import FedAvg
 
@@ -40,8 +39,8 @@ class FedASAM(FedAvg):
 
     @property
     def perturbation_options(self) -> frozenset[str]:
-        return ALONG_GRADIENT
+        return ALONG_GRADIENT - {"adaptive"}
 
     def step(self, w: Tensor, client: Nothing, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
-        T = torch.where(ctx.is_weight, w.abs() + self.eta, 1.0) if ctx.is_weight is not None else w.abs() + self.eta
+        T = adaptive_scale(w, self.eta, ctx.is_weight)
         return super().step(w, client, down, asam(grad, self.rho, T), ctx)

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..core.method import ALONG_OTHER, Citation, Context, Oracle, Sources, ascent, hyper, teacher_gradient, unit
+from ..core.method import ALONG_GRADIENT, Citation, Context, Oracle, Sources, ascent, hyper, teacher_gradient, unit
 from ..core.records import Model, Nothing
 from .fedavg import FedAvg
 
@@ -50,7 +50,7 @@ class FedSOL(FedAvg):
 
     @property
     def perturbation_options(self) -> frozenset[str]:
-        return ALONG_OTHER
+        return ALONG_GRADIENT - ({"adaptive"} if self.adaptive == "layer" else set())
 
     def step(self, w: Tensor, client: Nothing, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
         if self.rho == 0:

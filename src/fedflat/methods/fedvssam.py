@@ -4,7 +4,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from ..core.method import ALONG_OTHER, Citation, Context, Oracle, Sources, ascent, hyper
+from ..core.method import ALONG_GRADIENT, Citation, Context, Oracle, Sources, ascent, hyper
 from ..core.records import Model, Nothing, Vector
 from .fedcm import DirectionServer, MoveAndDirection
 
@@ -82,7 +82,7 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=SmoothedDown):
 
     @property
     def perturbation_options(self) -> frozenset[str]:
-        return ALONG_OTHER
+        return ALONG_GRADIENT
 
     def step(
         self, w: Tensor, client: Nothing, down: SmoothedDown, grad: Oracle, ctx: Context
