@@ -25,12 +25,13 @@ from support.federation import federation, final_w, simulation, tanh_network, wh
 from support.transports import DIGEST, InProcessTransport, client_names
 
 EVERY = {"schedule": "cosine", "rho_end": 0.02, "radius": "layer", "layers": ["2.weight", "0"], "adaptive": True,
-         "eta": 0.1}  # fmt: skip
+         "eta": 0.1, "sigma": 0.9, "ema": 0.7}  # fmt: skip
 OPTIONS = {
     "cosine": ff.Perturbation(schedule="cosine", rho_end=0.02),
     "lr": ff.Perturbation(schedule="lr"),
     "layer": ff.Perturbation(radius="layer"),
     "adaptive": ff.Perturbation(adaptive=True),
+    "friendly": ff.Perturbation(sigma=1.0),
     "every": ff.Perturbation(**EVERY),
 }
 METHODS = {"FedSAM": find("FedSAM")(), "FedSpeed": find("FedSpeed")(mix=0.7), "MoFedSAM": find("MoFedSAM")()}
@@ -120,6 +121,26 @@ def test_a_head_that_stays_is_not_perturbed(options: str) -> None:
     assert torch.equal(final_w(METHODS["FedSAM"], perturbation=chosen, **settings), same)
 
 
+@pytest.mark.parametrize("settings", [{"optimizer": "adamw", "lr": 0.01}, {"momentum": 0.8}], ids=str)
+def test_a_kept_optimiser_and_parts_that_stay_go_with_all_options(settings: dict[str, object]) -> None:
+    """The record of a client has the state of the optimiser and, in a round, the mean of the gradients."""
+    changes = {"client": settings | {"optimizer_state": "kept"}, "keep": ["2.bias"], "perturbation": OPTIONS["every"]}
+    one, many = (final_w(METHODS["FedSAM"], executor=kind, **changes) for kind in ("sequential", "stacked"))
+    torch.testing.assert_close(many, one, rtol=1e-11, atol=1e-12)
+
+
+def test_factors_in_turns_have_the_perturbation_of_those_that_move() -> None:
+    """In mode alternate the frozen factor has no part in norms: with one factor of rank 1, layers are the whole."""
+    data, lora = federation(), ff.LoRA(targets=("1",), mode="alternate", r=1, head="frozen")
+    ends = []
+    for options in (None, ff.Perturbation(radius="layer"), ff.Perturbation(sigma=0.9)):
+        sim = ff.Simulation("mlp", data, METHODS["FedSAM"], ff.Client(steps=2), 3, adapter=lora, perturbation=options,
+                            model_options={"hidden": [4]}, dtype=torch.float64)  # fmt: skip
+        ends.append(sim.run().w)
+    torch.testing.assert_close(ends[1], ends[0], rtol=0, atol=1e-13)
+    assert (ends[2] - ends[0]).abs().max() > 1e-6
+
+
 SETTINGS = {"method": "FedSAM", "data": {"clients": 5}, "rounds": 4}
 
 
@@ -159,6 +180,8 @@ def test_a_radius_that_depends_on_the_planned_rounds_is_not_extended() -> None:
 
 REFUSED = [
     ({"rho_end": 0.1}, r"perturbation.rho_end = 0.1 is not used by perturbation.schedule = 'constant'"),
+    ({"ema": 0.9}, r"perturbation.ema = 0.9 is not used by perturbation.sigma = 0"),
+    ({"sigma": 1.0, "ema": 1.1}, r"perturbation.ema:? must be a number in \[0, 1\]"),
     ({"eta": 0.1}, r"perturbation.eta = 0.1 is not used by perturbation.adaptive = False"),
     ({"schedule": "cosine", "rho_start": 0.1}, "perturbation.rho_start = 0.1 is not used by"),
     ({"schedule": "linear", "rho_rounds": 3}, "perturbation.rho_rounds = 3 is not used by"),

@@ -17,7 +17,7 @@ from fedflat.core.errors import InputError
 from fedflat.core.method import Context, Method
 from fedflat.methods import all_methods, find
 from support.effort import for_few_rounds
-from support.federation import final_w
+from support.federation import final_w, simulation
 from support.problem import Problem, assert_agrees, unit
 from support.quadratic_clients import bowls
 
@@ -35,15 +35,22 @@ def transcription(
     parts: Parts = lambda p: [slice(None)],
     perturbed: Mask = lambda p: 1.0,
     scale: Scale = lambda p, v: 1.0,
+    sigma: float = 0.0,
+    ema: float = 0.0,
 ) -> np.ndarray:
-    """parts: what has a norm of its own. perturbed: 1 where coordinates are perturbed, else 0. scale: T of ASAM."""
+    """parts: what has a norm of its own. perturbed: 1 where coordinates are perturbed, else 0. scale: T of ASAM.
+
+    sigma, ema: those of Friendly-SAM (Li et al., CVPR 2024).
+    """
     w = p.w0
     for t, cohort in enumerate(p.cohorts):
         moves = []
         for i in cohort:
-            v = w
+            v, m = w, None
             for _ in range(p.K):
-                e, a, T = np.zeros_like(v), p.grad(i, v) * perturbed(p), scale(p, v) * np.ones_like(v)
+                g = p.grad(i, v)
+                a, m = (g, g) if m is None else (g - sigma * m, ema * m + (1 - ema) * g)
+                e, a, T = np.zeros_like(v), a * perturbed(p), scale(p, v) * np.ones_like(v)
                 for part in parts(p):
                     e[part] = radius(p, t) * T[part] * unit(T[part] * a[part])
                 v = p.step(v, p.grad(i, v + e), p.lr(t))
@@ -126,6 +133,42 @@ def test_the_adaptive_perturbation_of_fedsam_is_fedasams() -> None:
     assert torch.equal(*(final_w(FedSAM(rho=RHO), perturbation=one) for one in (biases, both)))
 
 
+@pytest.mark.parametrize("ema", [0.0, 0.7])
+@pytest.mark.parametrize("sigma", [0.4, 1.0])
+def test_friendly(sigma: float, ema: float) -> None:
+    """With ema = 0 and sigma = 1, e is along g_k - g_{k-1}."""
+    options = ff.Perturbation(sigma=sigma, ema=ema)
+    assert_agrees(lambda p: transcription(p, sigma=sigma, ema=ema), FedSAM(rho=RHO), perturbation=options)
+
+
+def test_all_options_together() -> None:
+    options, radius = SCHEDULES["cosine"]
+    every = replace(options, sigma=0.8, ema=0.5, adaptive=True, eta=0.3, radius="layer", layers=("*weight",))
+    expected = lambda p: transcription(p, radius, tensors, weights, sizes_of_weights, 0.8, 0.5)  # noqa: E731
+    assert_agrees(expected, FedSAM(rho=RHO), perturbation=every)
+
+
+def test_friendly_is_sam_in_a_round_of_one_step_and_no_other() -> None:
+    friendly = ff.Perturbation(sigma=1.0)
+    one = {"epochs": None, "steps": 1}
+    ends = [final_w(FedSAM(rho=RHO), client=one, perturbation=options) for options in (None, friendly)]
+    assert torch.equal(*ends), "the mean begins anew in each round"
+    two = {"epochs": None, "steps": 2}
+    ends = [final_w(FedSAM(rho=RHO), client=two, perturbation=options) for options in (None, friendly)]
+    assert not torch.equal(*ends)
+
+
+def test_the_mean_of_gradients_is_not_kept_and_not_sent() -> None:
+    cost = [final_cost(options) for options in (None, ff.Perturbation(sigma=1.0))]
+    assert cost[0] == cost[1]
+
+
+def final_cost(options: ff.Perturbation | None) -> object:
+    sim = simulation(find("FedGAMMA")(), perturbation=options, rounds=1)
+    sim.run()
+    return sim.cost, sim.history[-1]["gradients"]
+
+
 def test_one_tensor_is_one_layer() -> None:
     """Bowls have one parameter tensor; all layers together are no choice."""
     ends = []
@@ -143,10 +186,11 @@ def test_the_perturbation_of_L_layers_has_the_length_rho_root_L() -> None:
     ctx = Context(t=0, lr=0.1, share=1.0, layers=(slice(0, 2), slice(2, 4), slice(4, 6)))
     for mask, layers in ((None, 3), (where, 2)):
         by_layer = Perturbed.of(FedSAM(), ff.Perturbation(radius="layer"), 0.1, mask)
-        e = Ascent(lambda w: w, by_layer, ctx).ascent(a, a, RHO)
+        ascent = Ascent(lambda w: w, by_layer, ctx, a[..., :0]).ascent
+        e = ascent(a, a, RHO)
         assert e.norm() == pytest.approx(RHO * layers**0.5)
         assert bool((e * a).sum() > 0)
-        assert torch.equal(Ascent(lambda w: w, by_layer, ctx).ascent(a, 0 * a, RHO), 0 * a)
+        assert torch.equal(ascent(a, 0 * a, RHO), 0 * a)
 
 
 def test_schedules_with_the_same_radius_are_the_same() -> None:
@@ -172,6 +216,7 @@ OPTIONS = {
     "radius": ff.Perturbation(radius="layer"),
     "layers": ff.Perturbation(layers=("2.*",)),
     "adaptive": ff.Perturbation(adaptive=True),
+    "sigma": ff.Perturbation(sigma=1.0),
 }
 METHODS = {name: for_few_rounds(cls) for name, cls in all_methods().items() if cls.training == "federated"}
 # Their perturbation is something else by default; what the field is for is in the method's docstring.
@@ -192,6 +237,8 @@ ALONG_OTHER = {"FedLESAM", "FedLESAM_D", "FedLESAM_S", "FedNSAM", "FedWMSAM"}
 OF_ANY = ("schedule", "radius", "layers")
 REFUSED = {  # what the method has itself
     ("FedGloSS, released", "schedule"), ("FedASAM", "adaptive"), ("FedSOL, adaptive", "adaptive"),
+    # or whose gradient is not the loss's alone, so that its mean over steps is another thing
+    ("FedVSSAM", "sigma"), ("FedSOL", "sigma"), ("FedSOL, adaptive", "sigma"),
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ MOST = 10**9  # rounds
 
 # Options by the name of their field: for a perturbation along a gradient of the step, and along any other direction.
 ALONG_OTHER = frozenset({"layers", "radius", "schedule"})
-ALONG_GRADIENT = ALONG_OTHER | {"adaptive"}
+ALONG_GRADIENT = ALONG_OTHER | {"adaptive", "sigma"}
 
 # The fields that belong to an option, by the option: the field, and the values of the option that use it.
 USED: dict[str, tuple[str, tuple[Any, ...]]] = {
@@ -36,12 +36,18 @@ class Perturbation:
 
     With radius = "layer" the part of e in each of L parameter tensors has the length rho, so ||e|| = rho sqrt(L). An
     adaptive perturbation is that of FedASAM, with T = |w| + eta on weights and 1 on biases; what has the length rho is
-    then e / T. A radius of 0 stays 0 in every schedule.
+    then e / T. With sigma, the perturbation at local step k of a round is along g_k - sigma m_{k-1}, where g_k is the
+    gradient and m_k = ema m_{k-1} + (1 - ema) g_k, m_0 = g_0; at step 0 it is along g_0. A radius of 0 stays 0 in every
+    schedule.
     """
 
     radius: Literal["global", "layer"] = hyper(
         "global", "what has the length rho: the perturbation, or its part in each parameter tensor", later=True
     )
+    sigma: float = hyper(
+        0.0, "weight of the mean of earlier gradients, which is subtracted (Friendly-SAM); 0 is SAM", low=0, later=True
+    )
+    ema: float = hyper(0.6, "sigma: weight of the old mean in the new one", low=0, high=1, later=True)
     adaptive: bool = hyper(False, "stretch the ball of perturbations by each weight's size, as ASAM does", later=True)
     eta: float = hyper(0.2, "adaptive: added to |w| on weights, in parameter units", low=0, later=True)
     layers: tuple[str, ...] = hyper(
@@ -63,11 +69,18 @@ class Perturbation:
             object.__setattr__(self, "layers", (layers,) if isinstance(layers, str) else tuple(map(str, layers)))
         check(self, "perturbation")
         for name, (option, values) in USED.items():
-            if getattr(self, option) not in values and getattr(self, name) != getattr(type(self), name):
-                raise InputError(f"perturbation.{name} = {getattr(self, name)} is not used by perturbation.{option} = "
-                                 f"{getattr(self, option)!r}; leave it out")  # fmt: skip
+            if getattr(self, option) not in values:
+                self._check_unused(name, option)
+        if not self.sigma:
+            self._check_unused("ema", "sigma")
         if self.schedule == "warmup" and self.rho_rounds is None:
             raise InputError("perturbation.schedule = 'warmup' needs perturbation.rho_rounds, the rounds of the rise")
+
+    def _check_unused(self, name: str, option: str) -> None:
+        """Raise InputError if a field that the value of `option` does not use differs from its default."""
+        if getattr(self, name) != getattr(type(self), name):
+            raise InputError(f"perturbation.{name} = {getattr(self, name)} is not used by perturbation.{option} = "
+                             f"{getattr(self, option)!r}; leave it out")  # fmt: skip
 
     @property
     def changed(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class FedSOL(FedAvg):
 
     @property
     def perturbation_options(self) -> frozenset[str]:
-        return ALONG_GRADIENT - ({"adaptive"} if self.adaptive == "layer" else set())
+        return ALONG_GRADIENT - {"sigma"} - ({"adaptive"} if self.adaptive == "layer" else set())
 
     def step(self, w: Tensor, client: Nothing, down: Model, grad: Oracle, ctx: Context) -> tuple[Tensor, Nothing]:
         if self.rho == 0:

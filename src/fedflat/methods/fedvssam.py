@@ -82,7 +82,7 @@ class FedVSSAM(DirectionServer, server=Smoothed, down=SmoothedDown):
 
     @property
     def perturbation_options(self) -> frozenset[str]:
-        return ALONG_GRADIENT
+        return ALONG_GRADIENT - {"sigma"}
 
     def step(
         self, w: Tensor, client: Nothing, down: SmoothedDown, grad: Oracle, ctx: Context
