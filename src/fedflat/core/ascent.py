@@ -121,5 +121,5 @@ def check_options(method: Method, options: Perturbation) -> None:
     known = method.perturbation_options
     for name, value in options.changed.items():
         if name not in known:
-            instead = f"it takes perturbation.{', '.join(sorted(known))}" if known else "it takes no options of it"
-            raise InputError(f"perturbation.{name} = {value!r} does not go with {label_of(method)}: {instead}")
+            taken = f"takes {', '.join(sorted(known))}" if known else "has no perturbation that takes options"
+            raise InputError(f"perturbation.{name} = {value!r} does not go with {label_of(method)}, which {taken}")

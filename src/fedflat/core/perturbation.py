@@ -44,12 +44,6 @@ class Perturbation:
     radius: Literal["global", "layer"] = hyper(
         "global", "what has the length rho: the perturbation, or its part in each parameter tensor", later=True
     )
-    sigma: float = hyper(
-        0.0, "weight of the mean of earlier gradients, which is subtracted (Friendly-SAM); 0 is SAM", low=0, later=True
-    )
-    ema: float = hyper(0.6, "sigma: weight of the old mean in the new one", low=0, high=1, later=True)
-    adaptive: bool = hyper(False, "stretch the ball of perturbations by each weight's size, as ASAM does", later=True)
-    eta: float = hyper(0.2, "adaptive: added to |w| on weights, in parameter units", low=0, later=True)
     layers: tuple[str, ...] = hyper(
         (), "the parameters that are perturbed: names, with * and ?, e.g. ['head.*']; none are all", later=True
     )
@@ -61,6 +55,12 @@ class Perturbation:
     rho_rounds: int | None = hyper(
         None, "schedule 'warmup': the rounds in which the radius rises linearly to rho", low=1, high=MOST, later=True
     )
+    adaptive: bool = hyper(False, "stretch the ball of perturbations by each weight's size, as ASAM does", later=True)
+    eta: float = hyper(0.2, "adaptive: added to |w| on weights, in parameter units", low=0, later=True)
+    sigma: float = hyper(
+        0.0, "weight of the mean of earlier gradients, which is subtracted (Friendly-SAM); 0 is SAM", low=0, later=True
+    )
+    ema: float = hyper(0.6, "sigma: weight of the old mean in the new one", low=0, high=1, later=True)
 
     def __post_init__(self) -> None:
         """Raise InputError, naming the field, for a value that is out of range, not used, or missing."""
