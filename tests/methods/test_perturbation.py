@@ -210,6 +210,13 @@ def test_the_radius_0_stays_0() -> None:
     assert torch.equal(final_w(FedSAM(rho=0.0), perturbation=options), final_w(FedAvg()))
 
 
+def test_the_radius_0_of_a_coordinate_stays_0() -> None:
+    """FedFSA has a radius for each coordinate; of the others, half the way from 0.4 to 0.2 is 0.3."""
+    given, expected = (torch.tensor([0.0, radius], dtype=torch.float64) for radius in (0.4, 0.3))
+    radii = ff.Perturbation(schedule="linear", rho_end=0.2).scheduled(given, 2, 4, 1.0)
+    torch.testing.assert_close(radii, expected, rtol=0, atol=1e-15)
+
+
 # The options, each with a value that changes a run of every method that takes it.
 OPTIONS = {
     "schedule": ff.Perturbation(schedule="linear"),
@@ -224,6 +231,7 @@ VARIANTS: dict[str, Method] = {
     "FedNSAM, local": find("FedNSAM")(perturbation="local"),
     "FedSMOO, uncorrected": find("FedSMOO")(sam_correction=False),
     "FedGloSS, released": find("FedGloSS")(released_schedule=True, warm_up=2),
+    "FedTOGA, neighbour": find("FedTOGA")(perturbation="neighbour"),
     "FedSOL, adaptive": find("FedSOL")(adaptive="layer"),
     "FedLESAM, released": find("FedLESAM")(norm="layer_sum"),
     "SWA, FedSAM": find("SWA")(base=FedSAM(), begin=0.0, cycle=1),
@@ -231,14 +239,14 @@ VARIANTS: dict[str, Method] = {
 }  # fmt: skip
 # By the equations of each: a perturbation along its gradient, along another direction, and a step at w alone.
 ALONG_GRADIENT = {"FedSAM", "FedASAM", "FedGAMMA", "FedSpeed", "MoFedSAM", "FedGF", "FedGloSS", "FedNSAM, local",
-                  "FedSMOO, uncorrected", "FedGloSS, released", "SWA, FedSAM", "FedSOL", "FedSOL, adaptive",
-                  "FedVSSAM"}  # fmt: skip
-ALONG_OTHER = {"FedLESAM", "FedLESAM_D", "FedLESAM_S", "FedNSAM", "FedWMSAM"}
+                  "FedSMOO, uncorrected", "FedGloSS, released", "SWA, FedSAM", "FedFSA", "FedTOGA", "FedSOL",
+                  "FedSOL, adaptive", "FedVSSAM"}  # fmt: skip
+ALONG_OTHER = {"FedLESAM", "FedLESAM_D", "FedLESAM_S", "FedNSAM", "FedWMSAM", "FedTOGA, neighbour"}
 OF_ANY = ("schedule", "radius", "layers")
 REFUSED = {  # what the method has itself
     ("FedGloSS, released", "schedule"), ("FedASAM", "adaptive"), ("FedSOL, adaptive", "adaptive"),
     # or whose gradient is not the loss's alone, so that its mean over steps is another thing
-    ("FedVSSAM", "sigma"), ("FedSOL", "sigma"), ("FedSOL, adaptive", "sigma"),
+    ("FedTOGA", "sigma"), ("FedVSSAM", "sigma"), ("FedSOL", "sigma"), ("FedSOL, adaptive", "sigma"),
 }  # fmt: skip
 
 

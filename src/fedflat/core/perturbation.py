@@ -104,7 +104,8 @@ class Perturbation:
         if self.schedule == "lr":
             return rho * lr_share
         other = self.rho_start if self.schedule == "warmup" else self.rho_end
-        return rho - (rho - other) * self._share_of_other(t, rounds)
+        found = rho - (rho - other) * self._share_of_other(t, rounds)
+        return torch.where(rho > 0, found, 0.0) if isinstance(rho, Tensor) else found
 
     def _share_of_other(self, t: int | Tensor, rounds: int) -> float | Tensor:
         """Return the weight of the schedule's other radius against rho in round `t`."""

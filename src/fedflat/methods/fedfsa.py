@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.method import Citation, Context, Oracle, Sources, hyper, sam
+from ..core.method import ALONG_GRADIENT, Citation, Context, Oracle, Sources, hyper, sam
 from ..core.parameter_tensors import per_coordinate
 from ..core.records import Delta, Record, in_range
 from .fedcm import Anchored, Momentum
@@ -73,6 +73,10 @@ class FedFSA(Momentum, client=FsaClient):
     @property
     def fresh(self) -> float:
         return self.alpha
+
+    @property
+    def perturbation_options(self) -> frozenset[str]:
+        return ALONG_GRADIENT
 
     def check_model(self) -> None:
         if self.top_c > (found := sum(map(_is_weight, self.shapes))):

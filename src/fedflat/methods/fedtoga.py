@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from torch import Tensor
 
-from ..core.method import Citation, Context, Oracle, Sources, hyper, unit
+from ..core.method import ALONG_GRADIENT, ALONG_OTHER, Citation, Context, Oracle, Sources, ascent, hyper
 from ..core.records import Delta, Model, Vector, gradient_scale, per_round
 from .feddyn import DynamicClient, DynamicRegularised, DynamicServer
 
@@ -93,6 +93,10 @@ class FedTOGA(DynamicRegularised, server=TogaServer, client=TogaClient, down=Tog
         return self.alpha
 
     @property
+    def perturbation_options(self) -> frozenset[str]:
+        return ALONG_OTHER if self.perturbation == "neighbour" else ALONG_GRADIENT - {"sigma"}
+
+    @property
     def remembers(self) -> bool:
         """Whether a client needs the gradient of its last step."""
         return self.rho > 0 and self.perturbation != "local"
@@ -105,7 +109,7 @@ class FedTOGA(DynamicRegularised, server=TogaServer, client=TogaClient, down=Tog
     def step(
         self, w: Tensor, client: TogaClient, down: TogaDown, grad: Oracle, ctx: Context
     ) -> tuple[Tensor, TogaClient]:
-        g = grad(w + self.rho * unit(self._ascent(w, client, down, grad))) if self.rho else grad(w)
+        g = grad(w + ascent(grad, w, self._direction(w, client, down, grad), self.rho)) if self.rho else grad(w)
         d, client = super().step(w, client, down, lambda _: g, ctx)
         lean = self.beta * down.direction if self.beta else 0
         return d + lean, replace(client, last=g) if self.remembers else client
@@ -119,7 +123,7 @@ class FedTOGA(DynamicRegularised, server=TogaServer, client=TogaClient, down=Tog
         after: TogaServer = super().update(server, mean, ctx)
         return replace(after, direction=mean.per_step if self.global_update == "step" else mean.gradient)
 
-    def _ascent(self, w: Tensor, client: TogaClient, down: TogaDown, grad: Oracle) -> Tensor:
+    def _direction(self, w: Tensor, client: TogaClient, down: TogaDown, grad: Oracle) -> Tensor:
         """Return the direction of the perturbation."""
         lean = self.kappa * down.direction if self.kappa else 0
         if self.perturbation == "neighbour":
