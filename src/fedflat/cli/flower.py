@@ -155,10 +155,12 @@ def run_here(
         for event in events:
             console.say(*event_lines(event))
             status.update(literal(_activity(event, spec.rounds)))
-    if places:
+    if places and spec.privacy is None:
         reports = client_reports(study, path, places)
         write_reports(path, reports)
         console.show(reports_table(reports))
+    elif places:
+        console.say("privacy: the scores of the final model on clients' own samples are not reported")
     console.say(f"results in {path}")
 
 

@@ -233,7 +233,7 @@ def reports_table(reports: Sequence[ClientReport]) -> Table:
         if report.own_scores:
             rows.append(_console_row(report, "own", report.own_scores))
     titles = list(dict.fromkeys(title for row in rows for title in row))
-    if all(row["model"] == "server's" for row in rows):
+    if rows and all(row["model"] == "server's" for row in rows):
         titles.remove("model")
     texts = [[row.get(title, NOTHING) for title in titles] for row in rows]
     return text_table(titles, texts, ("client", "model"), unbroken=("client", "model"),
