@@ -320,7 +320,7 @@ def test_help_loses_no_word_in_brackets() -> None:
             "method.rho: must be a number in [0, inf), got -1",
         ),
         ("run --method.name fedsam --method.rho lots", "method.rho: must be a number in [0, inf), got 'lots'"),
-        ("run --method.name sam", "method: unknown name 'sam'; known are Centralised, FedACG,"),
+        ("run --method.name sam", "method: unknown name 'sam'; known are Centralised,"),
         ("run --data.name cifar", "data.name = 'cifar' is unknown; known are ag_news, "),
         ("run --data.clients 5000", "data.clients = 5000 is more than the 1347 training samples"),
         ("run --data.clients 10 --participation 11", "participation = 11 clients per round is not in 1..10"),
@@ -341,7 +341,7 @@ def test_help_loses_no_word_in_brackets() -> None:
         ("resume .", ". holds neither a run (config.toml) nor a study (study.toml)"),
         ("report .", ". holds no finished run"),
         ("report missing", "missing holds no finished run"),
-        ("methods fedfoo", "unknown method 'fedfoo'; known are Centralised, FedACG,"),
+        ("methods fedfoo", "unknown method 'fedfoo'; known are Centralised,"),
         (
             "data partition --partition.name zipf",
             "partition: unknown name 'zipf'; known are balanced-dirichlet, dirichlet,",
