@@ -61,7 +61,7 @@ class FedMuon(Momentum, server=MuonServer, client=MuonClient, down=MuonServer, u
     sources = Sources(
         published={
             "beta": "0.98 (released code)",
-            "alpha": "0.5 (released code)",
+            "alpha": "0.5 (commands of the released code)",
             "matrix_scale": "10 for DeiT-Tiny at lr 3e-4, 0.5 for ResNet-18 at lr 3e-2 (released code)",
             "ns_steps": "5 (released code)",
         },
@@ -69,6 +69,8 @@ class FedMuon(Momentum, server=MuonServer, client=MuonClient, down=MuonServer, u
             "The released code iterates in bfloat16; ours in the precision of the model.",
             "The released code's factor of kernels, sqrt(max(1, r / c)), is that of their last two axes, 1 for square "
             "kernels; ours is that of the matrix.",
+            "A parameter of three dimensions is in the released code one matrix for each index of its first axis. The "
+            "positions of a ViT, (1, positions, channels), are then a matrix; here they are one row.",
             "The released code decays matrices by (1 - alpha) matrix_scale and vectors by 1 - alpha times its weight "
             "decay; ours decays both by `client.weight_decay`.",
             'The released code clips the gradient at norm 10 first (client.clip_scope = "gradient"), and divides by '
@@ -80,6 +82,8 @@ class FedMuon(Momentum, server=MuonServer, client=MuonClient, down=MuonServer, u
             'Nesterov step and the SVD: nesterov = false, orthogonal = "svd", since the scale of M does not matter.',
             "With the SVD, directions in which G is zero are left out: the rows of a softmax layer's gradient add up "
             "to zero, and U V^T is not unique there. The iteration leaves zero at zero, too.",
+            "Five rounds of the released function, with full batches in double precision, end at the same models up to "
+            "rounding once these departures are undone.",
             "Not the FedMuon of arXiv:2509.26337.",
         ),
     )
