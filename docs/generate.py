@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attacks, gpu_page, network_audit, privacy, recipe_costs
+from benchmarks import attacks, gpu_page, network_audit, new_methods, privacy, recipe_costs
 from benchmarks.executor_grid import grid_table
 from benchmarks.growth_figure import read_growth
 from benchmarks.results import Results
@@ -24,7 +24,7 @@ from benchmarks.tables import (
     times_table,
     vectors_table,
 )
-from docs import ledger, published, study_quotes
+from docs import ledger, new_method_tables, published, study_quotes
 from docs import measured_tables as measured
 from docs.gpu_lines import gpu_lines_table
 from docs.measured_tables import UNMEASURED
@@ -57,7 +57,7 @@ def parts() -> dict[str, Mapping[str, str]]:
     """Return what stands between the marks of each page, by mark; but for pages of methods and of studies."""
     return {
         "README.md": {"methods": method_table(), "studies": study_quotes.readme(*both_studies())},
-        "docs/methods.md": {"index": index_table(), "grid": grid()},
+        "docs/methods.md": {"index": index_table(), "grid": grid(), **new_method_parts()},
         "docs/which_method.md": {"costs": cost_of_methods(), **study_quotes.which_method(*both_studies())},
         "docs/decisions.md": {"contents": decisions()},
         "docs/data.md": {"partitions": partition_table()},
@@ -198,6 +198,18 @@ def published_parts() -> dict[str, str]:
     }  # fmt: skip
     found = {what: table().markdown() for what, table in tables.items()}
     return {"cells": published.cell_tables()} | found | ledger.parts()
+
+
+def new_method_parts() -> dict[str, str]:
+    """Return what the newer methods reached beside their relatives, in tables and in a sentence."""
+    rows, file = new_methods.rows(), new_methods.FILE
+    results = new_methods.read(json.loads(file.read_text())) if file.exists() else []
+    tables = {
+        "newer methods": new_method_tables.server_table, "newer personal methods": new_method_tables.personal_table,
+        "newer methods compared": new_method_tables.difference_table,
+    }  # fmt: skip
+    found = {what: table(rows, results).markdown() if results else UNMEASURED for what, table in tables.items()}
+    return found | {"newer methods in words": new_method_tables.findings(rows, results) if results else UNMEASURED}
 
 
 def performance_parts() -> dict[str, str]:
