@@ -69,9 +69,10 @@ def planned() -> Iterator[tuple[Row, RunSpec]]:
             yield row, validated(RunSpec, merged(RunSpec, common, row.settings | {"seed": seed}))
 
 
-def measured(row: Row, spec: RunSpec) -> Result:
-    """Carry out a run."""
-    result = Result(row.label, spec.seed)
+def measured(label: str, toml: str) -> Result:
+    """Carry out a run, given as TOML, which other processes can read."""
+    spec = validated(RunSpec, tomllib.loads(toml))
+    result = Result(label, spec.seed)
     try:
         with spec.build() as sim:
             found = sim.run().summary
@@ -93,7 +94,7 @@ def main() -> None:
     """Carry out every run, and write the file."""
     commit, results = commit_of_code(), []
     with ProcessPoolExecutor(JOBS, get_context("spawn")) as pool:
-        for result in pool.map(measured, *zip(*planned(), strict=True)):
+        for result in pool.map(measured, *zip(*((row.label, spec.to_toml()) for row, spec in planned()), strict=True)):
             results.append(result)
             print(result, flush=True)
     content = {
