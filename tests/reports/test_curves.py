@@ -16,6 +16,7 @@ from fedflat.reports.curves import (
     loss_curves,
     smoothed,
     smoothing_in_words,
+    svgs,
     window_of,
 )
 from support.finished_runs import Fake
@@ -52,7 +53,7 @@ def test_short_runs_are_not_smoothed_away(evaluations: int, window: int) -> None
 
 
 def test_rounds_have_whole_ticks_and_every_curve_its_label() -> None:
-    for svg in accuracy_curves(compared(6)):
+    for svg in svgs(accuracy_curves(compared(6))):
         ticks = texts(svg)[: texts(svg).index("communication round")]
         assert ticks
         assert all(tick.isdecimal() for tick in ticks), ticks
@@ -60,16 +61,16 @@ def test_rounds_have_whole_ticks_and_every_curve_its_label() -> None:
 
 
 def test_losses_are_drawn_if_they_are_there() -> None:
-    assert loss_curves(compared(6)) == []
-    assert len(loss_curves(compared(6, test_loss=[1.0] * 6))) == 1
-    both = loss_curves(compared(6, test_loss=[1.0] * 6, train_loss=[2.0, None, 1.0, 1.0, 1.0, 1.0]))
+    assert svgs(loss_curves(compared(6))) == []
+    assert len(svgs(loss_curves(compared(6, test_loss=[1.0] * 6)))) == 1
+    both = svgs(loss_curves(compared(6, test_loss=[1.0] * 6, train_loss=[2.0, None, 1.0, 1.0, 1.0, 1.0])))
     assert ["training loss" in texts(svg) for svg in both] == [False, True]
 
 
 def test_aggregation_errors_are_drawn_at_the_rounds_in_which_they_were_taken() -> None:
-    assert aggregation_curves(compared(6, test_loss=[1.0] * 6)) == []
+    assert svgs(aggregation_curves(compared(6, test_loss=[1.0] * 6))) == []
     some = {f"aggregation_error_{name}": [None, 0.2, None, 0.1, None, 0.3] for name in ("mean", "largest")}
-    largest, mean = aggregation_curves(compared(6, **some))
+    largest, mean = svgs(aggregation_curves(compared(6, **some)))
     assert "largest of a layer" in texts(largest)
     assert "mean over layers" in texts(mean)
     assert {"aggregation error", "communication round", "FedAvg", "FedSAM"} <= set(texts(mean))
@@ -78,25 +79,25 @@ def test_aggregation_errors_are_drawn_at_the_rounds_in_which_they_were_taken() -
 def test_an_error_of_rounding_beside_a_real_one_is_on_a_logarithmic_axis() -> None:
     runs = [Fake(method, 0, [0.5, 0.6], columns={"aggregation_error_mean": [size, 2 * size]})
             for method, size in (("FedAvg", 1e-16), ("FedSAM", 0.05))]  # fmt: skip
-    [svg] = aggregation_curves(ff.compare(runs))
+    [svg] = svgs(aggregation_curves(ff.compare(runs)))
     assert "1e-10" in texts(svg)
 
 
 @pytest.mark.parametrize("losses", [[inf] * 6, [nan] * 6, [1e308] * 6, [2.0, inf, 1.0, 1e300, 0.5, 0.1], [0.0] * 6])
 def test_a_loss_that_is_no_number_is_a_gap(losses: list[float]) -> None:
-    [svg] = loss_curves(compared(6, test_loss=losses))
+    [svg] = svgs(loss_curves(compared(6, test_loss=losses)))
     assert svg.startswith("<svg")
 
 
 def test_a_wide_range_of_losses_is_logarithmic() -> None:
     """Powers of ten are the ticks of a logarithmic axis, as plain numbers."""
     wide, narrow = ([1000.0, 100, 10, 1, 0.1, 0.01], [1.0, 0.9, 0.8, 0.7, 0.6, 0.5])
-    ticks = [texts(loss_curves(compared(6, test_loss=some))[0]) for some in (wide, narrow)]
+    ticks = [texts(svgs(loss_curves(compared(6, test_loss=some)))[0]) for some in (wide, narrow)]
     assert [{"0.1", "10", "100"} <= set(some) for some in ticks] == [True, False]
     assert not [text for some in ticks for text in some if "$" in text]
 
 
 def test_costs_have_their_units() -> None:
-    gradients, sent = cost_curves(compared(6))
+    gradients, sent = svgs(cost_curves(compared(6)))
     assert "minibatch gradients of all clients" in texts(gradients)
     assert any(text.endswith(" B") for text in texts(sent))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.isotonic import isotonic_regression
 
 import fedflat as ff
-from fedflat.reports.curves import accuracy_curves
+from fedflat.reports.curves import accuracy_curves, svgs
 from fedflat.reports.figures import (
     COLOURS,
     INK,
@@ -109,8 +109,8 @@ def test_what_stands_in_a_figure_is_escaped() -> None:
     """Names of data sets come from files; the name of a task is in the title, in text and in an attribute."""
     harm = """d" onload="alert(1)'><script>alert(1)</script>"""
     runs = [Fake("FedAvg", 0, [0.5, 0.6], data=split_data(name)) for name in (harm, "other")]
-    for svg in accuracy_curves(ff.compare(runs)):
+    for svg in svgs(accuracy_curves(ff.compare(runs))):
         root = ET.fromstring(svg)
         assert "onload" not in root.attrib
         assert not [part for part in root.iter() if part.tag.endswith("script")]
-    assert any("onload" in ET.fromstring(svg).attrib["aria-label"] for svg in accuracy_curves(ff.compare(runs)))
+    assert any("onload" in ET.fromstring(svg).attrib["aria-label"] for svg in svgs(accuracy_curves(ff.compare(runs))))

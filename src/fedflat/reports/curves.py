@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from .comparison_data import ComparisonData, FinishedRun, Row, score_of
-from .figures import INK, INLINE, inline, label_ends, line_styles, panel, panels, set_logarithmic
+from .figures import INK, INLINE, End, inline, label_ends, line_styles, panel, panels, set_logarithmic
 
 MOST_SMOOTHED = 5  # evaluations in a smoothing window, at most
 SMOOTHED_SHARE = 20  # the window is at most a twentieth of the evaluations
@@ -44,54 +44,61 @@ def smoothing_in_words(window: int) -> str:
     return f"Each point is the mean of the last {window} evaluations" if window > 1 else "Nothing is smoothed"
 
 
-def accuracy_curves(comparison: ComparisonData) -> list[str]:
-    """Draw test accuracy against rounds as SVG: for each task a figure of all rounds, and one of the second half."""
+def accuracy_curves(comparison: ComparisonData) -> list[Drawing]:
+    """Return test accuracy against rounds: for each task a figure of all rounds, and one of the second half."""
     figures = []
+    score = score_of(comparison.runs[0])
+    name = score.removeprefix("test_")
     for task, rows, names in panels(comparison.rows):
-        lines = _lines(comparison, rows, score_of(comparison.runs[0]), _rounds, 100)
+        lines = _lines(comparison, rows, score, _rounds, 100)
         late = [line and Line(line.x[len(line.x) // 2 :], line.y[:, len(line.x) // 2 :]) for line in lines]
-        for title, shown, targets in (("all rounds", lines, comparison.targets), ("second half", late, ())):
-            figures.append(Drawing(rows, names, shown, _titled(title, task), f"{comparison.score} %").svg(targets))
+        halves = (name, "all rounds", lines, comparison.targets), (f"{name} second half", "second half", late, ())
+        for called, title, shown, targets in halves:
+            drawing = Drawing(called, task, rows, names, shown, title, f"{comparison.score} %", targets=targets)
+            figures.append(drawing)
     return figures
 
 
-def loss_curves(comparison: ComparisonData) -> list[str]:
-    """Draw test and training loss against rounds for each task, as SVG; a loss that no run has is left out."""
+def loss_curves(comparison: ComparisonData) -> list[Drawing]:
+    """Return test and training loss against rounds for each task; a loss that no run has is left out."""
     figures = []
     for task, rows, names in panels(comparison.rows):
         for name, title in (("test_loss", "test loss"), ("train_loss", "training loss")):
             lines = _lines(comparison, rows, name, _rounds)
             if any(lines):
-                figures.append(Drawing(rows, names, lines, _titled(title, task), title, may_be_logarithmic=True).svg())
+                figures.append(Drawing(title, task, rows, names, lines, title, title, may_be_logarithmic=True))
     return figures
 
 
-def aggregation_curves(comparison: ComparisonData) -> list[str]:
-    """Draw the aggregation error of adapters against rounds for each task, as SVG; none if no run measured it."""
+def aggregation_curves(comparison: ComparisonData) -> list[Drawing]:
+    """Return the aggregation error of adapters against rounds for each task; none if no run measured it."""
     figures = []
+    y_label = "aggregation error"
     for task, rows, names in panels(comparison.rows):
         for name, title in (("largest", "largest of a layer"), ("mean", "mean over layers")):
             lines = [_line(row, f"aggregation_error_{name}", _rounds, 1.0, window=1) for row in rows]
             if any(lines):
-                drawn = Drawing(rows, names, lines, _titled(title, task), "aggregation error", may_be_logarithmic=True)
-                figures.append(drawn.svg())
+                called = f"{y_label} {name}"
+                figures.append(Drawing(called, task, rows, names, lines, title, y_label, may_be_logarithmic=True))
     return figures
 
 
-def cost_curves(comparison: ComparisonData) -> list[str]:
-    """Draw test accuracy against gradients computed and bytes sent by all clients, for each task, as SVG."""
+def cost_curves(comparison: ComparisonData) -> list[Drawing]:
+    """Return test accuracy against gradients computed and bytes sent by all clients, for each task."""
     figures = []
+    score = score_of(comparison.runs[0])
     for task, rows, names in panels(comparison.rows):
         for title, x_label, unit, spent in COSTS:
-            lines = _lines(comparison, rows, score_of(comparison.runs[0]), spent, 100)
-            figures.append(
-                Drawing(rows, names, lines, _titled(title, task), f"{comparison.score} %", x_label, unit).svg()
-            )
+            lines = _lines(comparison, rows, score, spent, 100)
+            called = f"{score.removeprefix('test_')} {title}"
+            y_label = f"{comparison.score} %"
+            figures.append(Drawing(called, task, rows, names, lines, title, y_label, x_label, unit))
     return figures
 
 
-def _titled(title: str, task: str) -> str:
-    return f"{title}, {task}" if task else title
+def svgs(drawings: Iterable[Drawing]) -> list[str]:
+    """Draw figures of a page."""
+    return [drawing.svg() for drawing in drawings]
 
 
 def _rounds(metrics: Metrics) -> float:
@@ -138,8 +145,10 @@ def smoothed(values: np.ndarray, window: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Drawing:
-    """The curves of several rows in one figure, each labelled at its end."""
+    """The curves of several rows in one figure."""
 
+    name: str  # what it shows, without the task
+    task: str  # empty if all rows have the same one
     rows: Sequence[Row]
     names: Sequence[str]
     lines: Sequence[Line | None]
@@ -148,21 +157,29 @@ class Drawing:
     x_label: str = "communication round"
     unit: str | None = None  # of the x axis; None if the axis shows rounds
     may_be_logarithmic: bool = False
+    targets: Sequence[float] = ()  # accuracies with a dotted line
 
-    def svg(self, targets: Sequence[float] = ()) -> str:
-        """Draw the figure, with a dotted line at each target accuracy."""
+    def svg(self) -> str:
+        """Draw the figure for a page, with the label of each curve at its end."""
+        title = f"{self.title}, {self.task}" if self.task else self.title
         with rc_context(INLINE):
             figure, axes = panel(len(self.rows))
-            ends = []
-            for name, line, style in zip(self.names, self.lines, line_styles(self.rows), strict=True):
-                if line is not None and np.isfinite(line.y).any():
-                    ends.append((*_draw(axes, line, style), name, style))
-            axes.set(xlabel=self.x_label, ylabel=self.y_label, title=self.title)
-            for target in targets:
-                axes.axhline(100 * target, color=INK, alpha=0.5, linewidth=0.8, linestyle=":")
-            self._scale(axes, [x for x, *_ in ends])
+            ends = self.draw(axes, line_styles(self.rows))
+            axes.set(title=title)
             label_ends(axes, ends)
-            return inline(figure, f"{self.y_label}, {self.title}")
+            return inline(figure, f"{self.y_label}, {title}")
+
+    def draw(self, axes: Axes, styles: Sequence[dict[str, Any]]) -> list[End]:
+        """Draw the curves in the styles of the rows; return the ends of those that have a finite value."""
+        ends = []
+        for name, line, style in zip(self.names, self.lines, styles, strict=True):
+            if line is not None and np.isfinite(line.y).any():
+                ends.append((*_draw(axes, line, style), name, style))
+        axes.set(xlabel=self.x_label, ylabel=self.y_label)
+        for target in self.targets:
+            axes.axhline(100 * target, color=INK, alpha=0.5, linewidth=0.8, linestyle=":")
+        self._scale(axes, [x for x, *_ in ends])
+        return ends
 
     def _scale(self, axes: Axes, ends: Sequence[float]) -> None:
         """Set ticks, unit and right end of the x axis, and make the y axis logarithmic if its range is wide."""
@@ -183,6 +200,7 @@ def _draw(axes: Axes, line: Line, style: dict[str, Any]) -> tuple[float, float]:
         known = np.isfinite(line.y).any(axis=0)
     x, y = line.x[known], line.y[:, known]
     mean = np.nanmean(y, axis=0)
-    axes.plot(x, mean, marker="o" if len(x) == 1 else "", markersize=4, **style)
+    alone: dict[str, Any] = {"marker": "o", "markersize": 4} if len(x) == 1 else {}
+    axes.plot(x, mean, **(alone | style))
     axes.fill_between(x, np.nanmin(y, axis=0), np.nanmax(y, axis=0), color=style["color"], alpha=0.12, linewidth=0)
     return float(x[-1]), float(mean[-1])

@@ -17,8 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from ..experiments.settings_tables import labels
+from ..experiments.statistics import Difference
 from .comparison_data import ComparisonData, Row, by_task
 
+End = tuple[float, float, str, dict[str, Any]]  # x and y of the end of a curve, its label and its style
 INK = "#1c1c1c"  # colour of text, axes and baselines; a figure within a page has the page's text colour instead
 COLOURS = ("#4d4d4d", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c510a", "#7b3294", "#b2182b")
 DASHES = ("-", "--", "-.")
@@ -50,23 +52,33 @@ SAMPLES = LinearSegmentedColormap.from_list(
 
 
 def differences(comparison: ComparisonData) -> str | None:
-    """Draw the paired difference of each method to its baseline with its interval; None without any pair."""
-    rows = [(row.label, row.difference) for row in comparison.rows if row.difference is not None]
+    """Draw the paired difference of each method to its baseline for a page; None without any pair."""
+    rows = with_difference(comparison)
     if not rows:
         return None
     with rc_context(INLINE):
         figure = Figure(figsize=(6.2, 0.6 + 0.3 * len(rows)), layout="constrained")
-        axes = figure.subplots()
-        for place, (_, d) in enumerate(reversed(rows)):
-            low, high = (d.mean if end is None else end for end in (d.low, d.high))
-            certain = d.low is not None and not low <= 0 <= high
-            style: dict[str, Any] = {"color": COLOURS[1] if certain else INK, "alpha": 1.0 if certain else 0.55}
-            axes.plot([100 * low, 100 * high], [place, place], linewidth=2, **style)
-            axes.plot(100 * d.mean, place, "o", markersize=5, **style)
-        axes.axvline(0, color=INK, linewidth=0.8)
-        axes.set_yticks(range(len(rows)), [label for label, _ in reversed(rows)])
-        axes.set(xlabel=f"{comparison.score} minus {comparison.baseline}'s, points", ylim=(-0.6, len(rows) - 0.4))
+        draw_differences(figure.subplots(), comparison)
         return inline(figure, "paired differences")
+
+
+def with_difference(comparison: ComparisonData) -> list[tuple[str, Difference]]:
+    """Return label and paired difference of each row that has a baseline."""
+    return [(row.label, row.difference) for row in comparison.rows if row.difference is not None]
+
+
+def draw_differences(axes: Axes, comparison: ComparisonData) -> None:
+    """Draw the paired difference of each method to its baseline with its interval."""
+    rows = with_difference(comparison)
+    for place, (_, d) in enumerate(reversed(rows)):
+        low, high = (d.mean if end is None else end for end in (d.low, d.high))
+        certain = d.low is not None and not low <= 0 <= high
+        style: dict[str, Any] = {"color": COLOURS[1] if certain else INK, "alpha": 1.0 if certain else 0.55}
+        axes.plot([100 * low, 100 * high], [place, place], linewidth=2, **style)
+        axes.plot(100 * d.mean, place, "o", markersize=5, **style)
+    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.set_yticks(range(len(rows)), [label for label, _ in reversed(rows)])
+    axes.set(xlabel=f"{comparison.score} minus {comparison.baseline}'s, points", ylim=(-0.6, len(rows) - 0.4))
 
 
 def set_logarithmic(axes: Axes, which: str = "y") -> None:
@@ -141,11 +153,10 @@ def panel(rows: int) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, dict[str, Any]]]) -> None:
+def label_ends(axes: Axes, ends: Sequence[End]) -> None:
     """Write the label of each curve beside the axes, without overlap.
 
-    ends: x and y of the end of each curve, its label and its style. A line in the curve's style leads from the end to
-    the label, which may be higher or lower than the end.
+    A line in the curve's style leads from its end to the label, which may be higher or lower than the end.
     """
     if not ends:
         return

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import atanh, sqrt, tanh
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 
 from .columns import Column, measure_cell, measure_title
 from .comparison_data import ComparisonData, Row
 from .comparison_data import accuracy as accuracy_of
-from .figures import INLINE, inline, label_ends, line_styles, panel, panels, set_logarithmic
+from .figures import INLINE, End, inline, label_ends, line_styles, panel, panels, set_logarithmic
 
 ERRORS = (
     "one seed: ± half of a 95 % interval, or the residual of an eigenvalue; several: ± standard deviation over seeds; "
@@ -80,24 +82,39 @@ def _interval(rho: float, n: int) -> tuple[float, float] | None:
     return tanh(atanh(rho) - half), tanh(atanh(rho) + half)
 
 
-def curve_figures(comparison: ComparisonData) -> list[tuple[str, str]]:
-    """Return name and SVG of every curve that all runs have, with all rows of a task in one figure."""
+def curve_figures(comparison: ComparisonData) -> list[CurveDrawing]:
+    """Return a figure of every curve that all runs have, for each task with all its rows."""
     runs = comparison.runs
     names = [name for name in runs[0].flatness.curves if all(name in run.flatness.curves for run in runs)]
-    return [
-        (f"{measure_title(name)}, {task}" if task else measure_title(name), _figure(rows, called, name))
-        for name in names
-        for task, rows, called in panels(comparison.rows)
-    ]
+    return [CurveDrawing(name, *each) for name in names for each in panels(comparison.rows)]
 
 
-def _figure(rows: Sequence[Row], called: Sequence[str], name: str) -> str:
-    """Draw the curve `name` of `rows`, whose labels are `called`."""
-    with rc_context(INLINE):
-        figure, axes = panel(len(rows))
+@dataclass(frozen=True)
+class CurveDrawing:
+    """The measured curve `name` of several rows, whose labels are `called`, in one figure."""
+
+    name: str
+    task: str
+    rows: Sequence[Row]
+    called: Sequence[str]
+
+    @property
+    def title(self) -> str:
+        title = measure_title(self.name)
+        return f"{title}, {self.task}" if self.task else title
+
+    def svg(self) -> str:
+        """Draw the figure for a page, with the label of each curve at its end."""
+        with rc_context(INLINE):
+            figure, axes = panel(len(self.rows))
+            label_ends(axes, self.draw(axes, line_styles(self.rows)))
+            return inline(figure, measure_title(self.name))
+
+    def draw(self, axes: Axes, styles: Sequence[dict[str, Any]]) -> list[End]:
+        """Draw the curves in the styles of the rows; return the ends of those that have a finite value."""
         ends = []
-        for row, label, style in zip(rows, called, line_styles(rows), strict=True):
-            curves = [run.flatness.curves[name] for run in row.runs]
+        for row, label, style in zip(self.rows, self.called, styles, strict=True):
+            curves = [run.flatness.curves[self.name] for run in row.runs]
             x, error = np.array(curves[0].x), curves[0].error
             with np.errstate(all="ignore"):  # a loss may be infinite
                 # Curves whose x differ, such as densities, are interpolated at the x of the first one.
@@ -118,5 +135,4 @@ def _figure(rows: Sequence[Row], called: Sequence[str], name: str) -> str:
                 axes.set(ylim=(SHOWN * highest, 3 * highest))
             set_logarithmic(axes)
             ends = [end for end in ends if end[1] > 0]
-        label_ends(axes, ends)
-        return inline(figure, measure_title(name))
+        return ends
