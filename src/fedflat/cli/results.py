@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..experiments.run_directory import StoredRun
     from ..experiments.verification import Verdict
     from ..metrics.protocols import Protocol
+    from ..reports.comparison_data import ComparisonData
 
 MAX_SAMPLES = 2000  # as in `metrics.flatness`, which takes seconds to import
 
@@ -36,6 +37,13 @@ def report(
         str | None,
         typer.Option(help="Accuracy to show: last, final, best-validation or best-test; default that of the study."),
     ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write figures for a paper, and the table in LaTeX, to DIR.")
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--column", help="Title of a column of the LaTeX table; may repeat; default all columns."),
+    ] = None,
 ) -> None:
     """Write the comparison table and page from finished runs; nothing is trained.
 
@@ -47,6 +55,10 @@ def report(
 
     fedflat report runs/FedAvg-seed0-1a2b3c4d5e6f7081 runs/FedSAM-seed0-2b3c4d5e6f708192 --target 0.9 --out runs/two
 
+    fedflat report runs/digits --figures figures --column "test accuracy %" --column "MB sent"
+
+    Each figure is written as PDF and SVG, in the width of a column (3.35 inches) and of a page (6.9 inches).
+
     The report of a federation, also while it runs, lists participating, missing and refused clients and all events.
     """
     from ..experiments.run_directory import StoredRun
@@ -56,7 +68,11 @@ def report(
     from .execution import show
 
     console = Console()
+    if columns and figures is None:
+        raise InputError("--column needs --figures DIR, the folder of the LaTeX table")
     if any(is_federation(folder) for folder in folders):
+        if figures is not None:
+            raise InputError("--figures: the report of a federation has no figures for papers")
         return _report_federation(console, folders, out)
     chosen = cast("Protocol | None", protocol)  # `compare` refuses an unknown one
     specs = {folder: load_study(folder) for folder in folders if (folder / "study.toml").exists()}
@@ -70,7 +86,17 @@ def report(
             console.say(f"{where}{missing} of {missing + len(finished)} runs are not finished and not shown")
     wanted, shown = targets or (only.targets if only else ()), chosen or (only.protocol if only else "last")
     place = folders[0] if only else Path("runs") / f"report-{_digest(runs)}"
-    show(console, [Chapter(compare(runs, targets=wanted, protocol=shown))], out or place)
+    comparison = compare(runs, targets=wanted, protocol=shown)
+    written = _write_for_paper(comparison, figures, columns) if figures is not None else ()
+    show(console, [Chapter(comparison)], out or place)
+    console.say(*written)
+
+
+def _write_for_paper(comparison: ComparisonData, folder: Path, columns: list[str] | None) -> list[str]:
+    """Write figures and the LaTeX table to `folder`; return the line that says so."""
+    from ..reports.paper_figures import write_for_paper  # here, because it imports matplotlib
+
+    return [f"for papers: {len(write_for_paper(comparison, folder, columns or None))} files in {folder}"]
 
 
 def is_federation(folder: Path) -> bool:

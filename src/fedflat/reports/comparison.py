@@ -56,6 +56,17 @@ class Comparison(ComparisonData):
 
         return write_page([Chapter(self)], Path(path))
 
+    def figure(self, path: str | Path, show: str | None = None, size: str = "column") -> Path:
+        """Write one figure for a paper as PDF or SVG, by the extension of `path`; returns its path.
+
+        show: what is shown, such as "accuracy" or "test-loss"; by default the name of the file without the extension.
+        size: "column" or "page", 3.35 or 6.9 inches wide.
+        Raises InputError for another extension, an unknown size, or a figure that these runs do not have.
+        """
+        from .paper_figures import write_figure  # here, because figures need matplotlib
+
+        return write_figure(self, Path(path), show, size)
+
     def to_pandas(self) -> pd.DataFrame:
         """Return the numbers, one row per method, as a DataFrame. Raises InputError if pandas is not installed."""
         try:
