@@ -23,6 +23,8 @@ pytestmark = pytest.mark.slow
 READERS: dict[str, Callable[[Path], object]] = {
     ".json": lambda path: json.loads(path.read_text()), ".parquet": pq.read_table,
     ".npz": lambda path: dict(np.load(path)), ".svg": lambda path: path.read_text().rindex("</svg>"),
+    ".pdf": lambda path: path.read_bytes().rindex(b"%%EOF"),
+    ".tex": lambda path: path.read_text().rindex("\\end{tabular}"),
     ".html": lambda path: path.read_text().rindex("</html>"), ".txt": Path.read_text,
 }  # fmt: skip
 REPORT = ["report.html", "comparison.parquet", "comparison.json"]
@@ -30,6 +32,7 @@ SURFACES = ["surfaces/*.npz", "landscape.json", "landscape.html", "contours.svg"
 SPLITS = ["facts.txt", "partition.svg"]
 COMMANDS = {  # a command, and the files that it writes
     "report": ("report study --out out", REPORT),
+    "figures": ("report study --out out --figures out/paper", ["paper/*.pdf", "paper/*.svg", "paper/table.tex"]),
     "compare": ("compare study.toml --out study", [f"../study/{name}" for name in REPORT]),
     "landscape": ("landscape study --points 5 --max-samples 50 --out out", SURFACES),
     # The figures of a landscape are written alike, these one command later.

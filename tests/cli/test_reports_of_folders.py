@@ -39,3 +39,26 @@ def test_studies_of_several_processes_are_reported_together(fedflat) -> None:
     code, _, err = fedflat("report a b")
     assert (code, len(err.splitlines())) == (2, 1)
     assert "b holds no finished run" in err
+
+
+@pytest.mark.slow
+def test_figures_for_a_paper_and_what_of_them_is_refused(fedflat) -> None:
+    fedflat(f"compare {SMALL} --seeds 0 --out S")
+    before = Path("S/report.html").stat().st_mtime_ns
+    refused = {
+        "report S --figures F --column loss": "columns: 'loss' is not in the table; it has 'test accuracy %'",
+        "report S --column loss": "--column needs --figures DIR",
+        "report S --figures S/study.toml": "S/study.toml",
+        "report S --figures /proc/figures": "/proc/figures",
+    }
+    for line, message in refused.items():
+        code, _, err = fedflat(line)
+        assert (code, len(err.splitlines())) == (2, 1), err
+        assert message in err
+    assert Path("S/report.html").stat().st_mtime_ns == before
+    assert not Path("F").exists()
+    code, out, err = fedflat("report S --figures F --column 'test accuracy %' --column 'MB sent'")
+    assert (code, err) == (0, "")
+    assert f"for papers: {len(list(Path('F').iterdir()))} files in F" in out
+    assert r"method & test accuracy~\% & MB sent \\" in Path("F/table.tex").read_text()
+    assert Path("F/accuracy-column.pdf").read_bytes().startswith(b"%PDF-")

@@ -200,7 +200,11 @@ def _draw(axes: Axes, line: Line, style: dict[str, Any]) -> tuple[float, float]:
         known = np.isfinite(line.y).any(axis=0)
     x, y = line.x[known], line.y[:, known]
     mean = np.nanmean(y, axis=0)
-    alone: dict[str, Any] = {"marker": "o", "markersize": 4} if len(x) == 1 else {}
-    axes.plot(x, mean, **(alone | style))
+    axes.plot(x, mean, **(_of_point(style) if len(x) == 1 else style))
     axes.fill_between(x, np.nanmin(y, axis=0), np.nanmax(y, axis=0), color=style["color"], alpha=0.12, linewidth=0)
     return float(x[-1]), float(mean[-1])
+
+
+def _of_point(style: dict[str, Any]) -> dict[str, Any]:
+    """Return the style of a curve for a single point, which would be invisible without a marker."""
+    return {"markersize": 4} | style | {"marker": style.get("marker") or "o", "markevery": None}

@@ -24,7 +24,7 @@ from .comparison_data import ComparisonData, Row, score_of
 from .curves import accuracy_curves, aggregation_curves, cost_curves, loss_curves
 from .figures import INK, End, draw_differences, with_difference
 from .flatness import curve_figures, measured
-from .paper_style import HEIGHTS, LEGEND_LINE, LEGEND_SIZE, PAPER, WIDTHS, entries_across, paper_styles
+from .paper_style import FONT_SIZE, HEIGHTS, LEGEND_LINE, LEGEND_SIZE, PAPER, WIDTHS, entries_across, paper_styles
 from .tables import latex_table
 
 FORMATS = ("pdf", "svg")
@@ -57,6 +57,9 @@ class PaperFigure:
         axes: Axes = figure.subplots()
         if ends := self.draw(axes, paper_styles(self.rows)):
             _add_legend(figure, ends, size)
+        if self.points:  # the labels of rows may leave little room for the axes, and the label is wider than these
+            figure.supxlabel(axes.get_xlabel(), fontsize=FONT_SIZE)
+            axes.set_xlabel("")
         return figure
 
 
@@ -110,14 +113,19 @@ def _differences(comparison: ComparisonData, axes: Axes, styles: Sequence[dict[s
 
 
 def _values(rows: Sequence[Row], name: str, axes: Axes, styles: Sequence[dict[str, Any]]) -> Sequence[End]:
-    """Draw a measure of flatness of each row: the mean over seeds, and the standard deviation if there are several."""
+    """Draw a measure of flatness of each row with its error."""
     for place, row in enumerate(reversed(rows)):
-        value = row.estimates[name]
-        error = value.std if value.std is not None and isfinite(value.std) else None
-        axes.errorbar(value.mean, place, xerr=error, fmt="o", color=INK, markersize=3.5, linewidth=1.2)
+        error = _error(row, name)
+        axes.errorbar(row.estimates[name].mean, place, xerr=error, fmt="o", color=INK, markersize=3.5, linewidth=1.2)
     axes.set_yticks(range(len(rows)), [row.label for row in reversed(rows)])
     axes.set(xlabel=measure_title(name), ylim=(-0.6, len(rows) - 0.4))
     return ()
+
+
+def _error(row: Row, name: str) -> float | None:
+    """Return the standard deviation over seeds, or the measure's own error of a single seed; None if not finite."""
+    error = row.runs[0].flatness[name].error if len(row.runs) == 1 else row.estimates[name].std
+    return error if error is not None and isfinite(error) else None
 
 
 def write_figure(comparison: ComparisonData, path: Path, show: str | None, size: str) -> Path:

@@ -25,7 +25,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 BASELINE_MARKERS = ("", "x", "+", "1")
 SPACING = 0.16  # of markers, as a share of the diagonal of the axes
 PAPER: Any = STYLE | {
-    "pdf.fonttype": 42,  # whole TrueType fonts; publishers refuse the bitmaps of Type 3
+    "pdf.fonttype": 42,  # TrueType, embedded; publishers refuse fonts of Type 3, which is the default
     "svg.fonttype": "path",  # an SVG holds no font, and another program would set the text in another one
     "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same on every machine
     "font.size": FONT_SIZE,
