@@ -202,14 +202,16 @@ def test_a_single_evaluation_is_a_point(tmp_path: Path) -> None:
     text = comparison.figure(tmp_path / "accuracy.svg").read_text()
     axes = text[text.index('id="axes_1"') : text.index('id="legend_1"')]
     for colour in (INK, paper_style.COLOURS[0]):
-        assert re.search(rf'<use xlink:href="#[^"]*" x="[^"]*" y="[^"]*" style="fill: {colour}', axes)
+        assert re.search(
+            rf'<use xlink:href="#[^"]*" x="[^"]*" y="[^"]*" style="fill: {colour}; stroke: {colour}"', axes
+        )
 
 
 @pytest.mark.parametrize("size", WIDTHS)
 def test_no_text_is_cut_off(size: str) -> None:
     """Labels of rows take most of a column's width here."""
     runs = [Fake("FedAvg", seed, [0.5, 0.6]) for seed in (0, 1)]
-    runs += [Fake("FedSAM", seed, [0.5, 0.6 + seed / 10], {"rho": rho, "a_long_setting": 0.001})
+    runs += [Fake("FedSAM", seed, [0.5, 0.6 + seed / 10], {"rho": rho, "a_long_setting": rho / 128})
              for rho in (0.125, 0.0625) for seed in (0, 1)]  # fmt: skip
     for figure in paper_figures(ff.compare(runs)).values():
         with rc_context(paper_style.PAPER):
