@@ -162,7 +162,9 @@ def test_a_shortened_record_is_that_of_a_shortened_message(method: Method) -> No
     norm = record_norm(whole, STEPS_TAKEN * LR, frozenset(whole.ranges()), squared)
     short = shortened_to(whole, norm, 0.5 * float(norm.min()), squared)
     factor = 0.5 * float(norm.min()) / norm
-    expected = received(method, up.map(lambda x: (x * factor).float()))
+    squares = up.marked("squared_length")
+    shorter = {name: (x * (factor**2 if name in squares else factor)).float() for name, x in up.tensors().items()}
+    expected = received(method, type(up)(**shorter))
     for name, x in short.tensors().items():
         if name not in whole.ranges():
             torch.testing.assert_close(x, getattr(expected, name), rtol=1e-5, atol=1e-7)
@@ -198,6 +200,7 @@ def test_no_message_moves_the_mean_by_more_than_its_share_of_the_bound(method: M
 
 def check_shares(method: Method, rows: Record, action: str, sizes: list[int]) -> None:
     """The first of `rows` moves no field of the mean by more than its share of the bound."""
+    method = method.on_model(SHAPES)
     bound, weights = 0.7, torch.tensor(sizes, dtype=torch.float64)[:, None]
     found = guarded(bound=bound, action=action).screen(rows, STEPS_TAKEN * LR)
     if not found.accepted[0]:
@@ -217,7 +220,7 @@ def limit_of(name: str, rows: Record, bound: float) -> float:
     if name in rows.ranges():
         return max(map(abs, rows.ranges()[name]))
     if name in rows.marked("squared_length"):
-        return bound**2
+        return (bound / (STEPS[0] * LR if name in rows.marked("gradient_scale") else 1)) ** 2
     return bound / (STEPS[0] * LR) if name in rows.marked("gradient_scale") else bound
 
 

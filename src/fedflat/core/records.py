@@ -51,6 +51,11 @@ def squared_length() -> Any:
     return field(metadata={"squared_length": True})
 
 
+def squared_gradient() -> Any:
+    """Mark a field of squares of gradients, such as a second moment."""
+    return field(metadata={"squared_length": True, "gradient_scale": True})
+
+
 def in_range(low: float, high: float) -> Any:
     """Mark a field without a unit, from `low` to `high`, such as a cosine. Norms of records leave it out."""
     return field(metadata={"in_range": (low, high)})
@@ -70,6 +75,7 @@ def running_statistics() -> Any:
         gradient_scale,
         own_model,
         squared_length,
+        squared_gradient,
         in_range,
         running_statistics,
     ),
@@ -190,9 +196,10 @@ def record_norm(
         if name in without:
             continue
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)
-        if name not in squared:
-            length = (length * lr_sum if name in gradients else length) ** 2
-        squares.append(length)
+        if name in squared:
+            squares.append(length * lr_sum**2 if name in gradients else length)
+        else:
+            squares.append((length * lr_sum if name in gradients else length) ** 2)
     return torch.stack(squares).sum(0).sqrt()
 
 

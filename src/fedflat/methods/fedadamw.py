@@ -10,7 +10,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..core.method import Citation, Context, Oracle, Sources, hyper
 from ..core.parameter_tensors import mean_of_tensors, per_coordinate
-from ..core.records import Delta, Record, Scalar, Vector, per_round, squared_length
+from ..core.records import Delta, Record, Scalar, Vector, in_range, per_round, squared_gradient
 from .fedcm import Anchored, MoveAndDirection, SendsDirection
 
 
@@ -27,14 +27,14 @@ class MomentsClient(Record):
 
 
 class MomentsUp(Delta):
-    v: Annotated[Tensor, "d", "second_moment=full"] = squared_length()  # v_i after the last step
-    block: Annotated[Tensor, "tensors", "second_moment=tensor"] = squared_length()  # its mean in each tensor
+    v: Annotated[Tensor, "d", "second_moment=full"] = squared_gradient()  # v_i after the last step
+    block: Annotated[Tensor, "tensors", "second_moment=tensor"] = squared_gradient()  # its mean in each tensor
 
 
 class MomentsMean(MoveAndDirection):
-    v: Annotated[Tensor, "d", "second_moment=full"] = squared_length()
-    block: Annotated[Tensor, "tensors", "second_moment=tensor"] = squared_length()
-    gathered: Scalar  # 1 - beta2^K_i; the server makes it from K_i
+    v: Annotated[Tensor, "d", "second_moment=full"] = squared_gradient()
+    block: Annotated[Tensor, "tensors", "second_moment=tensor"] = squared_gradient()
+    gathered: Scalar = in_range(0, 1)  # 1 - beta2^K_i; the server makes it from K_i
 
 
 class FedAdamW(
