@@ -26,7 +26,7 @@ class Convolution(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (b, inputs, height, width) to (b, outputs, ...)."""
-        taps = [self._taps(axis, x.shape[2 + axis]) for axis in (0, 1)]
+        taps = [self._taps(axis, int(x.shape[2 + axis])) for axis in (0, 1)]  # in a trace sizes are tensors
         weight = self.weight[:, :, slice(*taps[0]), slice(*taps[1])]
         padding = [int(self.padding[axis]) - taps[axis][0] for axis in (0, 1)]
         return functional.conv2d(x, weight, self.bias, self.stride, padding)
