@@ -6,11 +6,21 @@ import re
 
 import pytest
 
-from fedflat.experiments import studies
+from fedflat.experiments import runner, studies
 from support.fresh_process import Command, commands
 from support.studies import study_spec
 
-EXTRAS = ("transformers", "huggingface_hub", "tokenizers", "flwr", "cryptography", "httpx", "grpc")
+EXTRAS = (
+    "transformers",
+    "huggingface_hub",
+    "tokenizers",
+    "flwr",
+    "cryptography",
+    "httpx",
+    "grpc",
+    "onnx",
+    "onnxruntime",
+)
 SMALL = "--data.clients 5 --rounds 1 --flatness []"
 WORKS = [
     "--help", "methods", "methods fedsam", "doctor", "data list", f"data partition {SMALL}", "run --keys",
@@ -19,6 +29,7 @@ WORKS = [
     "flatness study --measure gradient-norm", "landscape study --points 3 --one-dimensional", "resume study",
 ]  # fmt: skip
 REFUSED = {
+    "export one out --format onnx": "--format onnx needs the extra: pip install 'fedflat[onnx]'",
     "data prepare cifar10 --hub --data-dir .": "--hub needs the extra: pip install 'fedflat[hub]'",
     "flower certs keys --host localhost": "this needs the extra flower: pip install 'fedflat[flower]'",
     f"flower run {SMALL} --out federation": "this needs the extra flower: pip install 'fedflat[flower]'",
@@ -31,6 +42,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Command]:
     folder = tmp_path_factory.mktemp("plain")
     spec = study_spec(seeds=[0], flatness=[])
     studies.carry_out_study(spec, folder / "study")
+    runner.run(spec.runs()[0], folder / "one")
     (folder / "run.toml").write_text(spec.runs()[0].to_toml())
     return {each.line: each for each in commands(*WORKS, *REFUSED, missing=EXTRAS, folder=folder)}
 

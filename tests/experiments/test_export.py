@@ -157,3 +157,22 @@ def test_adapters_on_a_module_of_ones_own_come_back_into_another_one(mode: str, 
     other = ff.adapters.adapted(deepcopy(module), adapter)
     x = torch.rand(4, 1, 8, 8)
     assert torch.equal(ff.load_run(tmp_path / "run").load_into(other)(x), run.model(x))
+
+
+def test_a_run_with_an_adapter_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", adapter={"targets": ["1"], "r": 2})
+    with pytest.raises(InputError, match=r"^--format onnx: the run has an adapter"):
+        export(run, tmp_path / "out", "onnx")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_with_heads_of_the_clients_own_is_refused(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", method={"name": "FedRep"})
+    with pytest.raises(InputError, match=r"a part of the model stayed with the clients .* use client_model\(i\)$"):
+        export(run, tmp_path / "out", "onnx")
+
+
+def test_another_format_is_one_line(fedflat, tmp_path: Path) -> None:
+    finished(tmp_path / "run")
+    code, _, err = fedflat("export run out --format pickle")
+    assert (code, err) == (2, "fedflat: --format must be safetensors or onnx, got 'pickle'\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -291,6 +291,7 @@ def export(
     context: typer.Context,
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     folder: Annotated[Path, typer.Argument(help="New folder for the files.")],
+    format: Annotated[str, typer.Option(help="safetensors; or onnx, for programs without torch.")] = "safetensors",
     code: AllowCodeOption = False,
 ) -> None:
     """Write a run's model for other programs: an adapter as peft reads it, any other model as safetensors.
@@ -298,11 +299,15 @@ def export(
     The file load.py shows how to load it. Another run can start from an adapter: --adapter.start FOLDER.
 
     fedflat export runs/news adapters/news
+
+    fedflat export runs/digits digits --format onnx
     """
     from ..experiments import export as writing  # here, because it imports torch
     from ..experiments.run_directory import StoredRun
 
     if code:
         context.with_resource(allow_code())
-    for name in writing.export(StoredRun.open(run), folder):
+    if format not in get_args(writing.Format):
+        raise InputError(f"--format must be {' or '.join(get_args(writing.Format))}, got {shortened(format)!r}")
+    for name in writing.export(StoredRun.open(run), folder, cast("writing.Format", format)):
         Console().say(f"wrote {folder / name}")

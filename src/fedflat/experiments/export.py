@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -30,22 +30,40 @@ from ..data.sample_kind import SampleKind
 from ..engine.evaluation import classes_of
 from ..files import make_folder, read_text, write_atomically, write_text
 from .csv_text import csv_line
+from .onnx_file import onnx_bytes
 from .run_directory import StoredRun
 
-MODEL, BASE, SNIPPET = "model.safetensors", "base.safetensors", "load.py"
+MODEL, BASE, ONNX, SNIPPET = "model.safetensors", "base.safetensors", "model.onnx", "load.py"
+Format = Literal["safetensors", "onnx"]
 TABLES = (".csv", ".parquet")  # formats of predictions
 Samples = tuple[list[str], Iterator[Any]]  # the names of all samples, and an iterator over pieces of the samples
 AT_ONCE, BYTES = 1024, 2**28  # most samples of a piece, and most bytes of their pixels
 
 
-def export(run: StoredRun, folder: Path) -> list[str]:
-    """Write a run's adapter in the format of `peft` or, without an adapter, its model's `state_dict` as safetensors.
+def export(run: StoredRun, folder: Path, format: Format = "safetensors") -> list[str]:
+    """Write a run's model into the new `folder`; return the names of the files.
 
-    A further file, load.py, shows how to load the model. Returns the names of the files. Raises InputError if the
-    folder is not empty or cannot be written, and in the cases in which `StoredRun.model` raises it.
+    In the format "safetensors" this is the adapter as `peft` reads it or, without an adapter, the model's `state_dict`.
+    In the format "onnx" it is a program that takes samples as they were given for training, see `onnx_file`. A further
+    file, load.py, shows how to load the model. Raises InputError if the folder is not empty or cannot be written, if
+    the model cannot be converted, and in the cases in which `StoredRun.model` raises it.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; give a new folder")
+    return _write_onnx(run, folder) if format == "onnx" else _write_tensors(run, folder)
+
+
+def _write_onnx(run: StoredRun, folder: Path) -> list[str]:
+    """Write the model as ONNX."""
+    content = onnx_bytes(run.model, run.samples)
+    make_folder(folder)
+    write_atomically(folder / ONNX, lambda path: path.write_bytes(content))
+    write_text(folder / SNIPPET, _ONNX_SNIPPET)
+    return [ONNX, SNIPPET]
+
+
+def _write_tensors(run: StoredRun, folder: Path) -> list[str]:
+    """Write the parameters of the adapter, or of the model, as safetensors."""
     model, initial = run.model, run.initial_model
     make_folder(folder)
     network = adapted_network(model)
@@ -71,6 +89,18 @@ def _write_state(model: nn.Module, path: Path) -> None:
     write_atomically(path, lambda temporary: temporary.write_bytes(save(state)))
 
 
+_ONNX_SNIPPET = """\
+from pathlib import Path
+
+import onnxruntime
+
+session = onnxruntime.InferenceSession(Path(__file__).parent / "model.onnx", providers=["CPUExecutionProvider"])
+
+
+def scores(x):
+    \"""Return the scores (n, k) of samples x (n, ...), an array as it was given for training, before any scaling.\"""
+    return session.run(["scores"], {"x": x})[0]
+"""
 _MODEL_SNIPPET = """\
 from pathlib import Path
 
