@@ -1,4 +1,4 @@
-"""Files of the Hugging Face hub, fetched only if a user says `--hub`, and always from the same commit."""
+"""Files of the Hugging Face hub: fetched only if a user says `--hub`, always from the same commit; and uploaded."""
 
 from __future__ import annotations
 
@@ -65,6 +65,21 @@ def fetch(
         )
 
 
+def upload(repository: str, folder: Path, files: Sequence[str], private: bool) -> str:
+    """Upload `files` of `folder` to the model `repository`, which is made if it is missing; return the address.
+
+    Raises InputError if the extra `hub` is not installed, if the hub cannot be reached, or if it refuses.
+    """
+    with _hub_errors(repository, "uploaded to", "push_to_hub"):
+        api = _library().HfApi()
+        api.create_repo(repository, repo_type="model", private=private, exist_ok=True)
+        found = api.upload_folder(
+            repo_id=repository, folder_path=folder, repo_type="model", allow_patterns=list(files),
+            commit_message="Upload a model trained by fedflat",
+        )  # fmt: skip
+    return str(found)
+
+
 @contextmanager
 def no_network() -> Iterator[None]:
     """Forbid network access by this thread inside the block: a library that tries gets a ConnectionError."""
@@ -95,11 +110,11 @@ def _library() -> Any:
 
 
 @contextmanager
-def _hub_errors(repository: str) -> Iterator[None]:
+def _hub_errors(repository: str, what: str = "fetched", who: str = "--hub") -> Iterator[None]:
     """Turn every error in the block into InputError: a missing package, or an error of network, hub or disk."""
     try:
         yield
     except ImportError as error:
-        raise InputError("--hub needs the extra: pip install 'fedflat[hub]'") from error
+        raise InputError(f"{who} needs the extra: pip install 'fedflat[hub]'") from error
     except Exception as error:
-        raise InputError(f"hub: {printable(repository)} cannot be fetched: {first_line(error)}") from error
+        raise InputError(f"hub: {printable(repository)} cannot be {what}: {first_line(error)}") from error

@@ -49,7 +49,7 @@ def test_peft_gives_an_exported_transformer_the_same_scores(tmp_path: Path) -> N
     """peft and transformers alone, without this package, to 1e-6."""
     settings = news(tmp_path)
     run = finished(tmp_path / "run", **settings)
-    assert export(run, tmp_path / "out") == ["adapter_config.json", "adapter_model.safetensors", "load.py"]
+    assert export(run, tmp_path / "out") == ["adapter_config.json", "adapter_model.safetensors", "load.py", "README.md"]
     base = transformers.AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "bert", num_labels=2, ignore_mismatched_sizes=True
     )
@@ -69,7 +69,7 @@ def test_peft_gives_an_exported_transformer_the_same_scores(tmp_path: Path) -> N
 def test_the_adapter_of_a_fresh_model_has_its_base_beside_it(mode: str, tmp_path: Path) -> None:
     run = finished(tmp_path / "run", adapter=ADAPTER | {"mode": mode})
     names = export(run, tmp_path / "out")
-    assert names == ["adapter_config.json", "adapter_model.safetensors", "base.safetensors", "load.py"]
+    assert names == ["adapter_config.json", "adapter_model.safetensors", "base.safetensors", "load.py", "README.md"]
     x = torch.rand(5, 1, 8, 8)
     loaded = runpy.run_path(str(tmp_path / "out" / "load.py"))["model"]
     with torch.no_grad():
@@ -78,7 +78,7 @@ def test_the_adapter_of_a_fresh_model_has_its_base_beside_it(mode: str, tmp_path
 
 def test_a_model_without_adapter_is_a_state_dict(tmp_path: Path) -> None:
     run = finished(tmp_path / "run")
-    assert export(run, tmp_path / "out") == ["model.safetensors", "load.py"]
+    assert export(run, tmp_path / "out") == ["model.safetensors", "load.py", "README.md"]
     state = load_file(tmp_path / "out" / "model.safetensors")
     assert state.keys() == run.model.state_dict().keys()
     loaded = runpy.run_path(str(tmp_path / "out" / "load.py"))["model"]

@@ -59,12 +59,16 @@ def _check_scale(folder: Path, adapter: LoRA) -> None:
             raise InputError(f"adapter.{field} is {value}, and the adapter in {folder} has {config.get(key)}")
 
 
-def export_adapter(network: Any, folder: Path) -> list[str]:
-    """Write the adapter and the head of `network`, a `PeftModel`, into `folder`; return the names of the files."""
+def export_adapter(network: Any, folder: Path, base: str | None = None) -> list[str]:
+    """Write the adapter and the head of `network`, a `PeftModel`, into `folder`; return the names of the files.
+
+    base: the repository on the hub that the network is from; by default `peft` writes the folder it was loaded from.
+    """
     import peft  # here, because it is optional; `network` is made by it
 
     config = copy(network.peft_config["default"])
     config.inference_mode = True
+    config.base_model_name_or_path = base or config.base_model_name_or_path
     config.target_modules = sorted(config.target_modules)  # a set has no order, and equal adapters make equal files
     state = peft.get_peft_model_state_dict(network, save_embedding_layers=False)  # else it may ask the hub
     tensors = {name: x.detach().cpu().contiguous() for name, x in state.items()}

@@ -296,18 +296,19 @@ def export(
 ) -> None:
     """Write a run's model for other programs: an adapter as peft reads it, any other model as safetensors.
 
-    The file load.py shows how to load it. Another run can start from an adapter: --adapter.start FOLDER.
+    The file load.py shows how to load it, and README.md is its model card. Another run can start from an
+    adapter: --adapter.start FOLDER.
 
     fedflat export runs/news adapters/news
 
     fedflat export runs/digits digits --format onnx
     """
     from ..experiments import export as writing  # here, because it imports torch
-    from ..experiments.run_directory import StoredRun
+    from ..experiments.run_directory import Format, StoredRun
 
     if code:
         context.with_resource(allow_code())
-    if format not in get_args(writing.Format):
-        raise InputError(f"--format must be {' or '.join(get_args(writing.Format))}, got {shortened(format)!r}")
-    for name in writing.export(StoredRun.open(run), folder, cast("writing.Format", format)):
+    if format not in get_args(Format):
+        raise InputError(f"--format must be {' or '.join(get_args(Format))}, got {shortened(format)!r}")
+    for name in writing.export(StoredRun.open(run), folder, cast("Format", format)):
         Console().say(f"wrote {folder / name}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,27 +30,33 @@ from ..data.sample_kind import SampleKind
 from ..engine.evaluation import classes_of
 from ..files import make_folder, read_text, write_atomically, write_text
 from .csv_text import csv_line
+from .model_card import CARD, base_model, model_card
 from .onnx_file import onnx_bytes
-from .run_directory import StoredRun
+
+if TYPE_CHECKING:
+    from .run_directory import Format, StoredRun
 
 MODEL, BASE, ONNX, SNIPPET = "model.safetensors", "base.safetensors", "model.onnx", "load.py"
-Format = Literal["safetensors", "onnx"]
 TABLES = (".csv", ".parquet")  # formats of predictions
 Samples = tuple[list[str], Iterator[Any]]  # the names of all samples, and an iterator over pieces of the samples
 AT_ONCE, BYTES = 1024, 2**28  # most samples of a piece, and most bytes of their pixels
 
 
-def export(run: StoredRun, folder: Path, format: Format = "safetensors") -> list[str]:
+def export(run: StoredRun, folder: Path, format: Format = "safetensors", license: str | None = None) -> list[str]:
     """Write a run's model into the new `folder`; return the names of the files.
 
     In the format "safetensors" this is the adapter as `peft` reads it or, without an adapter, the model's `state_dict`.
-    In the format "onnx" it is a program that takes samples as they were given for training, see `onnx_file`. A further
-    file, load.py, shows how to load the model. Raises InputError if the folder is not empty or cannot be written, if
-    the model cannot be converted, and in the cases in which `StoredRun.model` raises it.
+    In the format "onnx" it is a program that takes samples as they were given for training, see `onnx_file`. The file
+    load.py shows how to load the model, and README.md is its card, see `model_card`, with `license`. Raises InputError
+    if the folder is not empty or cannot be written, if the model cannot be converted, and in the cases in which
+    `StoredRun.model` raises it.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; give a new folder")
-    return _write_onnx(run, folder) if format == "onnx" else _write_tensors(run, folder)
+    card = model_card(run, license)
+    names = _write_onnx(run, folder) if format == "onnx" else _write_tensors(run, folder)
+    write_text(folder / CARD, card)
+    return [*names, CARD]
 
 
 def _write_onnx(run: StoredRun, folder: Path) -> list[str]:
@@ -71,7 +77,7 @@ def _write_tensors(run: StoredRun, folder: Path) -> list[str]:
         _write_state(model, folder / MODEL)
         names, snippet = [MODEL], _MODEL_SNIPPET
     else:
-        names, snippet = export_adapter(network, folder), _ADAPTER_SNIPPET
+        names, snippet = export_adapter(network, folder, base_model(initial.options)), _ADAPTER_SNIPPET
         if all(initial.options.get(name) is None for name in ("path", "pretrained")):  # the base has random weights
             _write_state(network_of(replace(initial, adapter=None).module()), folder / BASE)
             names, snippet = [*names, BASE], _FRESH_SNIPPET

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -69,7 +70,9 @@ from .jobs import VISIBLE
 from .run_file_readers import Summary, read_counts, read_findings, read_metrics, read_summary
 from .spec import Experiment, RunSpec
 
+Format = Literal["safetensors", "onnx"]  # of an exported model
 RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")  # packages in env.json
+WORD = re.compile(r"[\w.+-]{1,64}", re.ASCII)  # a version, or a commit
 FAILURE = "failure.json"
 OF_TRAINING = "a picture of training"  # in messages on pictures whose shape is not that of the training pictures
 
@@ -239,6 +242,16 @@ class RunDirectory:
     def commits(self) -> list[str | None]:
         """Return the commit of the code of each segment, None where it is unknown; empty if env.json is damaged."""
         return [one.get("commit") if isinstance(one, dict) else None for one in self._segments()]
+
+    def origins(self) -> list[tuple[str, str | None]]:
+        """Return the version of fedflat and the commit of each segment; texts of another form are left out."""
+        found = []
+        for one in (some for some in self._segments() if isinstance(some, dict)):
+            known = one.get("versions")
+            version, commit = (known.get("fedflat") if isinstance(known, dict) else None), one.get("commit")
+            if isinstance(version, str) and WORD.fullmatch(version):
+                found.append((version, commit if isinstance(commit, str) and WORD.fullmatch(commit) else None))
+        return found
 
     def _segments(self) -> list[Any]:
         """Return the entries of env.json. The list is empty if the file is damaged, so that the run can continue."""
@@ -465,6 +478,19 @@ class StoredRun:
         path = spec.model.options.get("path") if spec.model.name == "transformer" else None
         tokenizer = tokenizer_of(spec.data.tokenizer or (None if path is None else str(folder_of("path", str(path)))))
         return None if tokenizer is None else lambda texts: tokenizer.encode(texts, samples.shape[0])
+
+    def push_to_hub(
+        self, repository: str, license: str | None = None, private: bool = True, format: Format = "safetensors"
+    ) -> str:
+        """Upload the exported model and its card to OWNER/NAME on the Hugging Face hub; return the address.
+
+        The repository is made if it is missing, private unless `private` is False. license: a short name of the hub,
+        such as "mit"; without it none is stated. Raises InputError for a name of another form, if the extra `hub` is
+        missing, if the hub refuses, and for a model that only this machine can load.
+        """
+        from .hub_upload import push  # here, because it needs this module
+
+        return push(self, repository, license, private, format)
 
     def load_into(self, module: nn.Module) -> nn.Module:
         """Put the trained parameters into `module`, which is changed and returned, in evaluation mode.
