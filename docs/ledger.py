@@ -11,7 +11,7 @@ from benchmarks import recipe_costs
 from benchmarks.tables import MISSING, Table
 from fedflat.experiments.budget import budget_of_runs
 from fedflat.experiments.recipe import Cell
-from fedflat.experiments.reproductions import Entry, read_ledger
+from fedflat.experiments.reproductions import LedgerEntry, read_ledger
 from fedflat.experiments.spec import RunSpec
 from fedflat.reports.published import ACCURACY
 
@@ -49,7 +49,7 @@ def parts() -> dict[str, str]:
     return {"ledger": ledger(read_ledger(FILE)), "affordable": affordable(every), "reproduction costs": table(every)}
 
 
-def ledger(entries: Sequence[Entry]) -> str:
+def ledger(entries: Sequence[LedgerEntry]) -> str:
     """Return what the ledger holds, and how many of it are reproductions."""
     whole = sum(not one.why_none for one in entries)
     said = f"Entries: {len(entries)}; reproductions at full protocol: {whole}."
@@ -58,7 +58,7 @@ def ledger(entries: Sequence[Entry]) -> str:
     return f"{said}\n\n{Table(titles, rows).markdown()}" if rows else said
 
 
-def _row(one: Entry) -> tuple[str, ...]:
+def _row(one: LedgerEntry) -> tuple[str, ...]:
     spread = "" if one.spread is None else f" ± {one.spread:.2f}"
     lost = f"; diverged: {', '.join(map(str, one.missing))}" if one.missing else ""
     return (

@@ -10,10 +10,12 @@ import pytest
 
 from docs import ledger
 from fedflat.experiments.recipe import find_recipe
-from fedflat.experiments.reproductions import Entry, read_ledger
+from fedflat.experiments.reproductions import LedgerEntry, read_ledger
 
 DOCS = Path(__file__).parents[2] / "docs"
-ENTRY = Entry("p/t", "a,b", "FedAvg", "74.08 ± 0.22", 12.5, 0.5, [0, 2], [1], 2, 800, ["model.name"], ["abc", "def"])
+ENTRY = LedgerEntry(
+    "p/t", "a,b", "FedAvg", "74.08 ± 0.22", 12.5, 0.5, [0, 2], [1], 2, 800, ["model.name"], ["abc", "def"]
+)
 
 
 @pytest.fixture(scope="module")

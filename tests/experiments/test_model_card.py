@@ -31,7 +31,8 @@ def test_the_hub_reads_the_score_of_the_final_model(tmp_path: Path) -> None:
     run = finished(tmp_path / "run")
     data = card_of(run).data
     [result] = data.eval_results
-    assert (data.library_name, data.metrics) == ("fedflat", ["accuracy"])
+    stated = data.to_dict()
+    assert (stated["library_name"], stated["metrics"]) == ("fedflat", ["accuracy"])
     assert (result.task_type, result.dataset_name) == ("image-classification", "digits")
     x, y = ff.data.load("digits", clients=1).test
     assert result.metric_value == pytest.approx(float((run.predict(x, classes=True) == y).float().mean()))

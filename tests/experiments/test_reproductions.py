@@ -16,11 +16,11 @@ from fedflat import files
 from fedflat.core.errors import InputError
 from fedflat.experiments import reproductions
 from fedflat.experiments.recipe import find_recipe
-from fedflat.experiments.reproductions import Entry, changed_settings, check_commits, read_ledger, record
+from fedflat.experiments.reproductions import LedgerEntry, changed_settings, check_commits, read_ledger, record
 from support.small_disk import files_up_to
 
 ROOT = Path(__file__).parents[2]
-ENTRY = Entry("paper/table", "a,b", "FedAvg", "74.08", 12.5, None, [0], [], 800, 800, [], ["0123456789ab"])
+ENTRY = LedgerEntry("paper/table", "a,b", "FedAvg", "74.08", 12.5, None, [0], [], 800, 800, [], ["0123456789ab"])
 
 
 @pytest.mark.parametrize(

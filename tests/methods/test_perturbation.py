@@ -152,7 +152,7 @@ def test_friendly_is_sam_in_a_round_of_one_step_and_no_other() -> None:
     friendly = ff.Perturbation(sigma=1.0)
     one = {"epochs": None, "steps": 1}
     ends = [final_w(FedSAM(rho=RHO), client=one, perturbation=options) for options in (None, friendly)]
-    assert torch.equal(*ends), "the mean begins anew in each round"
+    assert torch.equal(*ends), "the mean is reset in each round"
     two = {"epochs": None, "steps": 2}
     ends = [final_w(FedSAM(rho=RHO), client=two, perturbation=options) for options in (None, friendly)]
     assert not torch.equal(*ends)

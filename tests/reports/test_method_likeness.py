@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from fedflat.core.errors import InputError
-from fedflat.reports.method_facts import Kept, MethodFacts
+from fedflat.reports.method_facts import MethodFacts, RecordField
 from fedflat.reports.method_likeness import (
     BOTH,
     NEAREST,
-    Line,
+    ComparedText,
     differences,
     differences_table,
     relatives,
@@ -26,13 +26,13 @@ def names_like(name: str) -> list[str]:
     return [one.facts.name for one in relatives(facts_named(name), all_facts())]
 
 
-def of_part(lines: list[Line], part: str) -> list[tuple[str, str]]:
+def of_part(lines: list[ComparedText], part: str) -> list[tuple[str, str]]:
     return [(line.owner, line.text) for line in lines if line.part == part]
 
 
 def method(name: str, lineage: str = "", fields: str = "", group: str = "flat") -> MethodFacts:
     """A method with these bases, and with records that have these fields, one letter for each."""
-    records = tuple(Kept("kept by the server", letter, "d", "") for letter in fields)
+    records = tuple(RecordField("kept by the server", letter, "d", "") for letter in fields)
     return replace(facts_named("FedSAM"), name=name, lineage=(name, *lineage), records=records, group=group)
 
 

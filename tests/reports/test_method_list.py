@@ -14,7 +14,7 @@ from fedflat.core.object_references import allow_code
 from fedflat.methods import all_methods
 from fedflat.reports import method_list
 from fedflat.reports.listing import listing
-from fedflat.reports.method_facts import COSTS, Kept, MethodFacts, Setting, equations
+from fedflat.reports.method_facts import COSTS, HyperParameter, MethodFacts, RecordField, equations
 from fedflat.reports.method_list import all_facts, facts_named
 
 OWN = '''
@@ -76,8 +76,8 @@ def test_an_own_method_is_known_by_its_class(tmp_path: Path) -> None:
         facts = facts_named(f"{file}:Mine")
     assert (facts.name, facts.group, facts.paper) == ("Mine", "flat", facts_named("FedSAM").paper)
     assert facts.lineage[1:] == facts_named("FedSAM").lineage
-    assert Setting("scale", "2.0", "factor of the radius") in facts.settings
-    assert Kept("sent by a client", "delta", "d", "w_i - w, parameters") in facts.records
+    assert HyperParameter("scale", "2.0", "factor of the radius") in facts.settings
+    assert RecordField("sent by a client", "delta", "d", "w_i - w, parameters") in facts.records
     with pytest.raises(InputError, match="names code"):
         facts_named(f"{file}:Mine")
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedflat.core.errors import InputError
 from fedflat.methods import all_methods
-from fedflat.reports.method_facts import Kept, MethodFacts, Setting
+from fedflat.reports.method_facts import HyperParameter, MethodFacts, RecordField
 from fedflat.reports.method_list import all_facts
 from fedflat.reports.method_search import search
 
@@ -18,8 +18,8 @@ PLACES = {
     "title": replace(BLANK, title="On cantaloupes"),
     "docstring": replace(BLANK, documentation="An idea.\n\nserver  Cantaloupe <- w"),
     "departures": replace(BLANK, departures=("Code has none.", "Its cantaloupe differs.")),
-    "settings": replace(BLANK, settings=(Setting("cantaloupe", "1", "a weight"),)),
-    "records": replace(BLANK, records=(Kept("kept by the server", "m", "d", "the last cantaloupe"),)),
+    "settings": replace(BLANK, settings=(HyperParameter("cantaloupe", "1", "a weight"),)),
+    "records": replace(BLANK, records=(RecordField("kept by the server", "m", "d", "the last cantaloupe"),)),
 }
 
 

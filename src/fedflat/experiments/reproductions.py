@@ -29,7 +29,7 @@ FREE = ("rounds", "seed", "device", "executor", "flatness", "probes", "probe_eve
 
 
 @checked_dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
-class Entry:
+class LedgerEntry:
     """One method in one cell of a recipe; accuracies are test accuracies in per cent."""
 
     recipe: str
@@ -89,19 +89,19 @@ def _protocol(spec: RunSpec) -> Mapping[str, Any]:
     return flattened({key: value for key, value in spec.decisive().items() if key not in FREE})
 
 
-def read_ledger(file: Path) -> list[Entry]:
+def read_ledger(file: Path) -> list[LedgerEntry]:
     """Return the entries of a ledger; none without a file. Raises InputError, naming the file, if it is damaged."""
     if not file.exists():
         return []
     try:
-        return TypeAdapter(list[Entry]).validate_python(read_json(file))
+        return TypeAdapter(list[LedgerEntry]).validate_python(read_json(file))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "its content"
         raise InputError(f"{file} is no ledger of reproductions: {printable(place)[:80]}: {first['msg']}") from error
 
 
-def record(file: Path, entries: Sequence[Entry]) -> None:
+def record(file: Path, entries: Sequence[LedgerEntry]) -> None:
     """Add entries to a ledger, or replace those of the same runs; the file is complete at every moment.
 
     Raises InputError if the file is damaged or cannot be written, or if another process does not stop writing to it.

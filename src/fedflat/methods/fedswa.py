@@ -17,7 +17,7 @@ class Annealed(Method):
 
 
 class FedSWA(Annealed, FedAvg):
-    """The step size falls within a round and begins anew in the next; the server steps beyond the mean.
+    """The step size falls within a round and is reset for the next; the server steps beyond the mean.
 
     client  lr_k = lr (1 - (1 - rho) k / K_i) at local step k = 0, 1, ..., K_i - 1
             w_i <- w_i - lr_k g_i(w_i)

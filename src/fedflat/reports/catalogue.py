@@ -13,7 +13,7 @@ from ..core.hyper import allowed
 from ..core.method import GROUPS, Method
 from ..core.user_code import method_errors_named
 from ..rounds.cost import full_passes_per_round, gradients_per_step, vector_cost
-from .method_facts import COSTS, ROLES, Kept, MethodFacts, Setting
+from .method_facts import COSTS, ROLES, HyperParameter, MethodFacts, RecordField
 from .method_records import WIDE, all_records, meanings, widths
 from .text_table import text_table
 
@@ -42,7 +42,7 @@ def facts_of(cls: type[Method]) -> MethodFacts:
         short=paper.short if paper else "",
         title=paper.title if paper else "",
         departures=cls.sources.departures,
-        settings=tuple(Setting(f.name, f"{f.default}", f.metadata.get("meaning", "")) for f in settings(cls)),
+        settings=tuple(HyperParameter(f.name, f"{f.default}", f.metadata.get("meaning", "")) for f in settings(cls)),
         records=tuple(_kept(cls)),
         cost=cost,
     )
@@ -52,12 +52,12 @@ def _is_kind_of_method(cls: type) -> bool:
     return issubclass(cls, Method) and cls is not Method
 
 
-def _kept(cls: type[Method]) -> Iterator[Kept]:
+def _kept(cls: type[Method]) -> Iterator[RecordField]:
     """Yield what is sent, averaged and kept."""
     told = meanings(cls)
     for role, record in all_records(cls).items():
         for name, width in widths(record, cls).items():
-            yield Kept(ROLES[role], name, "d" if width == WIDE else str(width), told[record, name])
+            yield RecordField(ROLES[role], name, "d" if width == WIDE else str(width), told[record, name])
 
 
 def describe(cls: type[Method]) -> str:

@@ -18,7 +18,7 @@ PART = re.compile(r"(\w+) {2,}(\S.*)")  # a line of equations that begins with w
 
 
 @dataclass(frozen=True)
-class Setting:
+class HyperParameter:
     """A hyper-parameter."""
 
     name: str
@@ -27,7 +27,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Kept:
+class RecordField:
     """A field of a record: what is sent, averaged or kept."""
 
     role: str  # one of the values of `ROLES`
@@ -48,8 +48,8 @@ class MethodFacts:
     short: str  # the same without the arXiv number
     title: str  # of the paper
     departures: tuple[str, ...]
-    settings: tuple[Setting, ...]
-    records: tuple[Kept, ...]
+    settings: tuple[HyperParameter, ...]
+    records: tuple[RecordField, ...]
     # With default settings: `COSTS`, as the lists explain them, and `passes`, gradients on all samples per round.
     cost: dict[str, int]
 
@@ -57,8 +57,10 @@ class MethodFacts:
     def from_entry(cls, entry: dict[str, Any]) -> Self:
         """Return the facts of an entry of `listing.json`."""
         lists = {name: tuple(entry[name]) for name in ("lineage", "departures")}
-        settings = tuple(Setting(**one) for one in entry["settings"])
-        return cls(**entry | lists | {"settings": settings, "records": tuple(Kept(**one) for one in entry["records"])})
+        settings = tuple(HyperParameter(**one) for one in entry["settings"])
+        return cls(
+            **entry | lists | {"settings": settings, "records": tuple(RecordField(**one) for one in entry["records"])}
+        )
 
     @property
     def idea(self) -> str:

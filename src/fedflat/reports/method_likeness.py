@@ -11,14 +11,14 @@ from itertools import chain, pairwise
 from rich.table import Table
 
 from ..core.errors import InputError
-from .method_facts import ROLES, Kept, MethodFacts, equations
+from .method_facts import ROLES, MethodFacts, RecordField, equations
 from .text_table import NOTHING, text_table
 
 NEAREST = 10  # methods that are shown
 IDEA_WIDTH = 180  # characters of a line from which ideas are shown
 BOTH = "both"
 PARTS = ("idea", "group", "settings", *ROLES.values(), "cost")  # before the equations
-Said = dict[str, str]  # what is compared, with what is told of it where only one method has it
+Texts = dict[str, str]  # the texts that are compared, each with a meaning that is shown where only one method has it
 COST_WORDS = {
     "down": "model-sized vectors sent to a client",
     "up": "model-sized vectors sent by a client",
@@ -34,12 +34,12 @@ class Relative:
 
     facts: MethodFacts
     base: str | None  # the nearest class that both are or extend; None if it is `Method`
-    alike: frozenset[Kept]  # fields of records that both have
-    fields: frozenset[Kept]  # fields of records that one of them has
+    alike: frozenset[RecordField]  # fields of records that both have
+    fields: frozenset[RecordField]  # fields of records that one of them has
 
 
 @dataclass(frozen=True)
-class Line:
+class ComparedText:
     """What one method has, or both have."""
 
     part: str  # such as "settings"
@@ -99,7 +99,7 @@ def _class_name(base: str | None, missing: str = NOTHING) -> str:
     return base.rpartition(".")[2] if base else missing
 
 
-def differences(facts: MethodFacts, other: MethodFacts) -> list[Line]:
+def differences(facts: MethodFacts, other: MethodFacts) -> list[ComparedText]:
     """Return what two methods have, part by part: what both have is one line, anything else names its owner.
 
     Raises InputError if they are the same method.
@@ -107,41 +107,41 @@ def differences(facts: MethodFacts, other: MethodFacts) -> list[Line]:
     if facts.lineage[0] == other.lineage[0]:
         raise InputError(f"--like {other.name}: this is the method itself; name another one")
     base = _class_name(_shared_class(facts, other), "none but Method")
-    ours, theirs = _said(facts), _said(other)
+    ours, theirs = _texts(facts), _texts(other)
     places = [*ours, *(place for place in theirs if place not in ours)]
     order = [*PARTS, *(part for part, _ in places if part not in PARTS)]
     places.sort(key=lambda place: order.index(place[0]))
     found = (_compared(place[0], facts, other, ours.get(place, {}), theirs.get(place, {})) for place in places)
-    return [Line("nearest shared class", BOTH, base), *chain.from_iterable(found)]
+    return [ComparedText("nearest shared class", BOTH, base), *chain.from_iterable(found)]
 
 
-def _compared(part: str, facts: MethodFacts, other: MethodFacts, ours: Said, theirs: Said) -> Iterator[Line]:
-    """Yield the lines of one place; a meaning is told only where methods differ."""
+def _compared(part: str, facts: MethodFacts, other: MethodFacts, ours: Texts, theirs: Texts) -> Iterator[ComparedText]:
+    """Yield the lines of one place; a meaning is shown only where methods differ."""
     for text in ours:
         if text in theirs:
-            yield Line(part, BOTH, text)
+            yield ComparedText(part, BOTH, text)
     for name, own, others in ((facts.name, ours, theirs), (other.name, theirs, ours)):
         for text, meaning in own.items():
             if text not in others:
-                yield Line(part, name, f"{text}: {meaning}" if meaning else text)
+                yield ComparedText(part, name, f"{text}: {meaning}" if meaning else text)
 
 
-def _said(facts: MethodFacts) -> dict[tuple[str, str], Said]:
-    """Return what is said of a method by place: a part, such as the settings, and a name in it, such as `rho`.
+def _texts(facts: MethodFacts) -> dict[tuple[str, str], Texts]:
+    """Return the texts of a method by place: a part, such as the settings, and a name in it, such as `rho`.
 
     Two methods are alike where the texts are equal.
     """
-    said: dict[tuple[str, str], Said] = {("idea", ""): {facts.idea: ""}, ("group", ""): {facts.group: ""}}
-    said |= {("settings", one.name): {f"{one.name} = {one.default}": one.meaning} for one in facts.settings}
-    said |= {(one.role, one.name): {_field(one): ""} for one in facts.records}
-    said |= {("cost", name): {f"{words}: {facts.cost[name]}": ""} for name, words in COST_WORDS.items()}
+    texts: dict[tuple[str, str], Texts] = {("idea", ""): {facts.idea: ""}, ("group", ""): {facts.group: ""}}
+    texts |= {("settings", one.name): {f"{one.name} = {one.default}": one.meaning} for one in facts.settings}
+    texts |= {(one.role, one.name): {_field(one): ""} for one in facts.records}
+    texts |= {("cost", name): {f"{words}: {facts.cost[name]}": ""} for name, words in COST_WORDS.items()}
     for owner, statements in equations(facts.documentation).items():
         for text in statements:
-            said.setdefault((f"equations, {owner}", _left_side(text)), {})[text] = ""
-    return said
+            texts.setdefault((f"equations, {owner}", _left_side(text)), {})[text] = ""
+    return texts
 
 
-def _field(kept: Kept) -> str:
+def _field(kept: RecordField) -> str:
     """Return a field, its size in numbers unless it is that of the model, and what it is."""
     size = "" if kept.size == "d" else f" ({kept.size})"
     return f"{kept.name}{size}{f': {kept.meaning}' if kept.meaning else ''}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..experiments.recipe import Cell, Published
-from ..experiments.reproductions import Entry, changed_settings, check_commits
+from ..experiments.reproductions import LedgerEntry, changed_settings, check_commits
 from ..experiments.run_directory import StoredRun
 from ..experiments.spec import RunSpec, StudySpec
 from .comparison_data import ComparisonData, Row
@@ -13,7 +13,7 @@ from .published import ACCURACY, text_for
 from .text_table import NOTHING
 
 
-def entries_of(cell: Cell, study: StudySpec, unchanged: StudySpec, comparison: ComparisonData) -> list[Entry]:
+def entries_of(cell: Cell, study: StudySpec, unchanged: StudySpec, comparison: ComparisonData) -> list[LedgerEntry]:
     """Return an entry for each row of a cell's comparison.
 
     unchanged: the study at the same share of the rounds as the recipe has it, without flags.
@@ -24,12 +24,12 @@ def entries_of(cell: Cell, study: StudySpec, unchanged: StudySpec, comparison: C
     return [_entry(cell, study.seeds, planned, row) for row in comparison.rows]
 
 
-def _entry(cell: Cell, seeds: Sequence[int], planned: dict[str, RunSpec], row: Row) -> Entry:
+def _entry(cell: Cell, seeds: Sequence[int], planned: dict[str, RunSpec], row: Row) -> LedgerEntry:
     runs = [run for run in row.runs if isinstance(run, StoredRun)]
     done = sorted(run.seed for run in runs)
     spec, commits = runs[0].spec, [commit for run in runs for commit in run.directory.commits()]
     theirs = planned.get(spec.method.label)
-    return Entry(
+    return LedgerEntry(
         recipe=cell.recipe.name,
         cell=cell.name,
         method=row.label,
