@@ -1,6 +1,6 @@
 """All that could not be tried without a GPU, in one call of under nine minutes, without a network.
 
-    python -m benchmarks.gpu --out docs/gpu.json        # `make docs` then writes the section of docs/howto/devices.md
+    python -m benchmarks.gpu --out docs/gpu.json        # `make docs` then writes the section of docs/tests.md
     python -m benchmarks.gpu --page docs/gpu.json       # prints that section
     python -m benchmarks.gpu --device cpu --quick       # the same on the CPU, with tiny sizes
 

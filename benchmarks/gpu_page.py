@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.gpu` has found, as the section of docs/howto/devices.md."""
+"""What `python -m benchmarks.gpu` has found, as the section of docs/tests.md."""
 
 from __future__ import annotations
 

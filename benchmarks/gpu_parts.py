@@ -35,7 +35,7 @@ from .workloads import WORKLOADS, Workload
 SMALL = {"a small network, batches of 4": ("cnn", 8, 4)}  # what `--quick` times in the self-test
 BF16_TOLERANCE = 2**-4  # of the way of double precision: bfloat16 has eight bits, and the errors of many steps add up
 RACED = ("W1", "W4", "W2", "W5")
-WAITING = ("FedAvg", "FedSMOO", "Scaffold", "FedWMSAM", "MimeLite")  # methods of the table in docs/howto/devices.md
+WAITING = ("FedAvg", "FedSMOO", "Scaffold", "FedWMSAM", "MimeLite")  # methods of the table in docs/tests.md
 PLACES = 3  # that the host waits at most often, in words; the figures have all of them
 WITH_RANKS = ("FedAvg", "FedSMOO")  # without and with records of clients
 RANKS = 2

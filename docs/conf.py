@@ -28,7 +28,7 @@ author = "The fedflat developers"
 version = release = fedflat.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc"]
-exclude_patterns = ["growth"]
+exclude_patterns = ["growth", "notebooks"]
 pygments_style = "default"
 
 myst_heading_anchors = 4  # links lead to headings as on a code host
@@ -64,7 +64,7 @@ html_theme_options: dict[str, Any] = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars: dict[str, list[str]] = {page: [] for page in ("index", "which_method", "columns", "faq")}  # no subpages
+html_sidebars: dict[str, list[str]] = {"index": []}  # its subpages are in the bar at the top
 project_copyright = author
 
 ROOT = Path(__file__).parents[1]
@@ -77,12 +77,30 @@ OUTSIDE = {
 }
 PAGES = {ROOT / file: page for page, file in OUTSIDE.items()} | {ROOT / "README.md": "index"}
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+CODE_OF_METHOD = re.compile(r"Code: \[(src/fedflat/methods/\w+\.py)\]\([^)]*\)")
+NOTEBOOK = re.compile(r"\A---\njupytext:.*?\n# [^\n]*\n", re.DOTALL)
 
 
 def read_page(app: Sphinx, page: str, source: list[str]) -> None:
     """Take the text of a page from where it is, and let its links lead to pages of the site."""
     file = ROOT / OUTSIDE.get(page, f"docs/{page}.md")
-    source[0] = LINK.sub(lambda found: link(found, file.parent), file.read_text())
+    text = with_notebook(with_source(file.read_text()), file.stem)
+    source[0] = LINK.sub(lambda found: link(found, file.parent), text)
+
+
+def with_source(text: str) -> str:
+    """Return the page of a method with its code at the end, to which the name of the file leads."""
+    found = CODE_OF_METHOD.search(text)
+    if not found:
+        return text
+    linked = text.replace(found[0], f"Code: [{found[1]}](#source)")
+    return f"{linked}\n## Source\n\n```{{literalinclude}} ../../{found[1]}\n:language: python\n```\n"
+
+
+def with_notebook(text: str, name: str) -> str:
+    """Return a page that is a notebook with the offer of its file under the title."""
+    offer = f"\n*{{download}}`As a notebook for Jupyter </notebooks/{name}.ipynb>`*\n"
+    return NOTEBOOK.sub(lambda found: found[0] + offer, text)
 
 
 def link(found: re.Match[str], folder: Path) -> str:
@@ -94,6 +112,8 @@ def link(found: re.Match[str], folder: Path) -> str:
     path = (folder / target).resolve()
     if path in PAGES:
         return f"[{text}](/{PAGES[path]}.md{anchor})"
+    if path.suffix == ".ipynb" and path.is_file():
+        return f"{{download}}`{text} </{path.relative_to(ROOT / 'docs')}>`"
     if path.is_relative_to(ROOT / "docs") and path.is_file():
         return f"[{text}](/{path.relative_to(ROOT / 'docs')}{anchor})"
     return text if path.exists() else found[0]

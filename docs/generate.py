@@ -27,9 +27,11 @@ from benchmarks.tables import (
 from docs import ledger, new_method_tables, published, study_quotes
 from docs import measured_tables as measured
 from docs.gpu_lines import gpu_lines_table
+from docs.links import anchor, broken_links
 from docs.measured_tables import UNMEASURED
 from docs.method_grid import grid
 from docs.method_pages import index_table, link, method_pages, page_problems, tables_of_groups
+from docs.notebooks import notebooks
 from docs.package_listing import package_listing
 from docs.perturbation_options import options_table
 from fedflat.data.partition import all_partitions
@@ -66,7 +68,6 @@ def parts() -> dict[str, Mapping[str, str]]:
         "docs/published.md": published_parts(),
         "docs/performance.md": performance_parts(),
         "docs/ranks.md": ranks_parts(),
-        "docs/howto/devices.md": {"gpu results": gpu_results(), "gpu lines": gpu_lines_table().markdown()},
         "docs/howto/model_parts.md": {
             "normalisation": of_file("normalisation.json", measured.normalisation_table),
         },
@@ -77,6 +78,8 @@ def parts() -> dict[str, Mapping[str, str]]:
         "docs/secure_sum.md": secure_sum_parts(),
         "docs/privacy.md": privacy_parts(),
         "docs/tests.md": {
+            "gpu results": gpu_results(),
+            "gpu lines": gpu_lines_table().markdown(),
             "versions": of_file("matrix.json", measured.versions_table),
             "flower versions": of_file("matrix.json", measured.flower_table),
             "planted defects": of_file("planted_defects.json", measured.defects_table),
@@ -314,11 +317,6 @@ def decisions_in(room: str, decisions: str) -> str:
     return f"**[{room}](#{anchor(room)})**\n\n{Table(('', 'decision', 'status'), rows).markdown()}"
 
 
-def anchor(heading: str) -> str:
-    """Return where a link to `heading` leads, as GitHub and Markdown readers make it."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
 def study_results(folder: Path) -> Any:
     """Return the results of the study in `folder`; what is not there was not measured yet."""
     return study_analysis.Results.load(folder)
@@ -352,16 +350,21 @@ def page_with_figures(
 
 
 def main() -> int:
-    """Write, or with --check compare; the exit code is 1 if something is not current, or equations are missing."""
+    """Write, or with --check compare; the exit code is 1 if a page is not current, or an equation or link is wrong."""
     pages = {ROOT / page: renewed((ROOT / page).read_text(), contents) for page, contents in parts().items()}
-    pages |= {**method_pages(), **study_page(STUDY), **gap_study_page(GAP_STUDY), FILE: package_listing()}
+    pages |= {**method_pages(), **study_page(STUDY), **gap_study_page(GAP_STUDY), **notebooks()}
+    pages[FILE] = package_listing()
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if "--check" not in sys.argv[1:]:
         for path in stale:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(pages[path])
         stale = []
-    wrong = [*(f"{path.relative_to(ROOT)} is not current; run `make docs`" for path in stale), *page_problems()]
+    wrong = [
+        *(f"{path.relative_to(ROOT)} is not current; run `make docs`" for path in stale),
+        *page_problems(),
+        *broken_links(),
+    ]
     for line in wrong:
         print(line)
     return bool(wrong)

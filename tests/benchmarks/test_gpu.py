@@ -225,6 +225,6 @@ def test_the_gpu_and_its_driver_are_named(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_without_results_the_page_says_so() -> None:
-    page = (ROOT / "docs" / "howto" / "devices.md").read_text()
+    page = (ROOT / "docs" / "tests.md").read_text()
     assert page_part(None) == UNMEASURED
     assert (UNMEASURED in page) == (not (ROOT / "docs" / "gpu.json").exists())

@@ -24,25 +24,38 @@ from support.fresh_process import SOURCE
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(bash|\{code-block\} \w+)\n(?::caption: (\S+)\n)?(.*?)^```", re.MULTILINE | re.DOTALL)
+# A cell of a notebook that writes a file, as the block with a caption that it stands for.
+FILE_CELL = re.compile(
+    r"^```\{code-cell\} ipython3\n[^`]*?^Path\(\"(\S+?)\"\)\.write_text\('''\n(.*?)'''\);\n```", re.M | re.S
+)
+
+
+def blocks_of(path: Path) -> list[tuple[str, str, str]]:
+    """Commands and files, in their order; of federations, what can be done on one machine."""
+    text = path.read_text().partition("\n## A federation of your own")[0]
+    return BLOCK.findall(FILE_CELL.sub(r"```{code-block} toml\n:caption: \1\n\2```", text))
+
+
 PAGES = {
     str(path.relative_to(DOCS)): blocks
-    for folder in ("howto", "tutorials")
-    for path in sorted((DOCS / folder).glob("*.md"))
-    if (blocks := BLOCK.findall(path.read_text()))
+    for path in sorted(
+        [*DOCS.glob("howto/*.md"), *DOCS.glob("tutorials/*.md"), DOCS / "deploy.md", DOCS / "flatness.md"]
+    )
+    if (blocks := blocks_of(path))
 }
 
 
 # Their commands start a federation, or train what the tests of the same commands in `tests/cli` train.
-LONG = {
+LONG = {"deploy.md"} | {
     f"howto/{name}.md"
-    for name in ("adapters", "federation", "own_files", "participation", "resume", "sweeps", "tune", "use_the_model")
+    for name in ("adapters", "own_files", "participation", "resume", "sweeps", "tune", "use_the_model")
 }
 SPECS: dict[str, type[Experiment]] = {"run": RunSpec, "compare": StudySpec, "work": StudySpec, "tune": TuningSpec}
 
 
 def test_there_are_pages_with_commands() -> None:
-    assert {"howto/own_parts.md", "howto/sweeps.md", "howto/resume.md", "howto/federation.md"} <= set(PAGES)
-    assert {"howto/participation.md", "howto/clusters.md"} <= set(PAGES)
+    assert {"howto/own_parts.md", "howto/sweeps.md", "howto/resume.md", "deploy.md"} <= set(PAGES)
+    assert {"howto/participation.md", "howto/clusters.md", "flatness.md"} <= set(PAGES)
 
 
 @pytest.mark.slow

@@ -157,13 +157,13 @@ def test_every_cell_of_a_notebook_was_run(notebook: Path, site: Path) -> None:
 
 
 def test_there_are_five_notebooks() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["flatness", "own_data", "own_method", "sweep", "ten_minutes"]
+    assert [path.stem for path in NOTEBOOKS] == ["flatness", "sweeps", "own_data", "own_method", "ten_minutes"]
 
 
 @pytest.mark.slow
 def test_formulas_are_mathml(site: Path) -> None:
-    text = (site / "tutorials" / "flatness.html").read_text()
-    assert text.count("<math ") == len(re.findall(r"\$[^$]+\$", (DOCS / "tutorials" / "flatness.md").read_text()))
+    text = (site / "flatness.html").read_text()
+    assert text.count("<math ") == len(re.findall(r"\$[^$]+\$", (DOCS / "flatness.md").read_text()))
 
 
 @pytest.mark.slow

@@ -349,7 +349,7 @@ def test_nothing_that_never_ran_on_a_gpu_is_chosen_for_one(monkeypatch: pytest.M
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ROUNDS)
 def test_the_docs_state_what_is_counted(name: str) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "howto" / "devices.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "tests.md").read_text()
     [row] = [line.split("|")[2:-1] for line in page.splitlines() if line.startswith(f"| {name} |")]
     now = [int(cell.split(" to ")[1]) for cell in row]
     found = [counted(name, executor) for executor in EXECUTORS]

@@ -1,4 +1,4 @@
-"""Rounds on the stand-in for a GPU, whose waits docs/howto/devices.md states: three clients, evaluation included."""
+"""Rounds on the stand-in for a GPU, whose waits docs/tests.md states: three clients, evaluation included."""
 
 from __future__ import annotations
 
