@@ -94,22 +94,41 @@ class Sources:
 
 @dataclass(frozen=True)
 class Context:
-    """Facts about a round that every party may know, for any method."""
+    """Facts about a round that every party may know, for any method.
 
-    t: int  # communication round, from 0
-    # Local step size of this round, see `Method.round_lr`; `Method.lr_factor` may change it from step to step.
+    In the shapes d is the number of parameters that are trained, and *clients stands for one axis with a row for each
+    client that is computed together, or for none. `finish` and `receive` see the values after the last local step.
+
+    t: communication round, from 0.
+    lr: local step size of the round, positive, in parameters per gradient: what `Method.round_lr` returns. Within the
+        round `Method.lr_factor` multiplies it.
+    share: sampled clients divided by all clients, in (0, 1].
+    steps: local steps that the client has taken so far in the round, (*clients, 1). In `update` the mean over the
+        sampled clients, (1,), with the weights of the model mean.
+    lr_sum: sum of the step sizes of these steps, of the same shape, in parameters per gradient. A client's move divided
+        by it has the scale of a gradient.
+    is_weight: (d,) bool, True where the name of the coordinate's parameter has "weight" in it; None if
+        no engine has set it.
+    layers: for each parameter tensor of the model, in its order, the slice of the last axis that has its coordinates.
+    sampled: number of clients that take part in the round.
+    full_grad: the gradient of the client's loss on all of its samples, as a function of parameters (*clients, d), in
+        `step` and `finish`; each call costs a pass over the samples.
+    local_steps: K_i, local steps that the client takes in this round, (*clients, 1), in `step`, `lr_factor` and
+        `finish`.
+    rounds: planned rounds of the run; 0 unless the method says `depends_on_rounds`.
+    """
+
+    t: int
     lr: float
-    share: float  # sampled clients / all clients
-    # In `step`, `finish` and `receive`: over this client's local steps so far, (*clients, 1).
-    # In `update`: the mean over the sampled clients, (1,), with the weights of the model mean.
-    steps: Tensor | float = 0.0  # local steps
-    lr_sum: Tensor | float = 0.0  # sum of their step sizes
-    is_weight: Tensor | None = None  # (d,) bool; False where the coordinate is a bias
-    layers: tuple[slice, ...] = ()  # for each parameter of the model, its slice of the last axis
-    sampled: int = 1  # clients that take part in the round
-    full_grad: Oracle | None = None  # gradient of the client's loss on all of its samples; costs a pass over them
-    local_steps: Tensor | float = 1.0  # in `step`, `lr_factor` and `finish`: K_i, steps of this round, (*clients, 1)
-    rounds: int = 0  # planned rounds of the run; 0 unless the method says `depends_on_rounds`
+    share: float
+    steps: Tensor | float = 0.0
+    lr_sum: Tensor | float = 0.0
+    is_weight: Tensor | None = None
+    layers: tuple[slice, ...] = ()
+    sampled: int = 1
+    full_grad: Oracle | None = None
+    local_steps: Tensor | float = 1.0
+    rounds: int = 0
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
