@@ -49,11 +49,18 @@ add_module_names = False
 html_theme = "pydata_sphinx_theme"
 html_title = "fedflat"
 html_static_path = ["_static"]
+html_favicon = "_static/logo.svg"
 html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options: dict[str, Any] = {
+    "logo": {
+        "text": "fedflat",
+        "image_light": "_static/logo.svg",
+        "image_dark": "_static/logo-dark.svg",
+        "alt_text": "",  # the name stands beside it
+    },
     "navbar_end": ["theme-switcher"],
     "navigation_with_keys": False,
     "header_links_before_dropdown": 6,
