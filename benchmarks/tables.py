@@ -13,7 +13,7 @@ from fedflat.reports.text_table import literal
 
 from .measurement import Measurement, Spread
 from .results import Results
-from .targets import TARGETS, Target, VectorShare
+from .targets import TARGETS, Quantity, Ratio, Target, VectorShare
 from .vectors import PREFIX as VECTORS
 
 MISSING = "–"
@@ -74,6 +74,24 @@ def target_table_of_days(days: Sequence[Results], targets: Sequence[Target] = TA
         known = target.quantity.of(day.measured) is not None
         rows.append((*_target_row(day, target), day_of(day, target.work) if known else MISSING))
     return Table((*target_table(days[0], []).titles, "day"), rows)
+
+
+def other_frameworks_table(days: Sequence[Results], targets: Sequence[Target] = TARGETS) -> Table:
+    """Return how many times as long other frameworks take as ours: each ratio of the first day that has both sides."""
+    titles = ("work", "other framework", "ours", "its seconds / ours, median [least, most]", "n", "day")
+    return Table(titles, sorted(row for target in targets for row in _beside_other(days, target.quantity)))
+
+
+def _beside_other(days: Sequence[Results], quantity: Quantity) -> Iterable[tuple[str, ...]]:
+    """Yield the row of a quantity, if it is a ratio with another framework that was measured."""
+    for day in days:
+        value = quantity.of(day.measured)
+        over = day.measured.find(*quantity.over) if isinstance(quantity, Ratio) and value else None
+        if over and value and isinstance(quantity, Ratio) and "peer" in over.facts:
+            clock = " (by the clock)" if quantity.kind == "wall" else ""
+            work, ours = quantity.under
+            yield work, over.name, ours + clock, spread(value), str(value.n), day_of(day, work)
+            return
 
 
 def day_of(results: Results, work: str) -> str:

@@ -19,6 +19,7 @@ from benchmarks.tables import (
     Table,
     circumstances,
     joined_days,
+    other_frameworks_table,
     peers_table,
     target_table_of_days,
     times_table,
@@ -221,6 +222,7 @@ def performance_parts() -> dict[str, str]:
     days = [Results.load(file) for file in sorted(DOCS.glob("performance*.json"), reverse=True)] or [Results({})]
     results = joined_days(days)
     found = {"targets": target_table_of_days(days).markdown(), "growth": UNMEASURED}
+    found["other frameworks"] = other_frameworks_table(days).markdown()
     for what, table in {"times": times_table, "vectors": vectors_table, "peers": peers_table}.items():
         found[what] = table(results).markdown() if results.every else UNMEASURED
     if growth.exists():

@@ -10,6 +10,7 @@ from benchmarks.results import Results, Settings, described
 from benchmarks.tables import (
     circumstances,
     joined_days,
+    other_frameworks_table,
     peers_table,
     seconds,
     target_table,
@@ -128,3 +129,12 @@ def test_circumstances_name_the_machine_and_its_load() -> None:
     assert "threads 1, repeats 7; load at most 0.5" in text
     assert "torch" in text
     assert "quick" in circumstances(replace(RESULTS, settings=described(Settings(quick=True))))
+
+
+def test_other_frameworks_stand_beside_ours_on_the_first_day_with_both() -> None:
+    """4 s over 0.9 to 1.1 s; ratios of our own works, and those without a day, are left out."""
+    both = replace(RESULTS, parts={"W": {"begin": {"at": "2026-01-02T03"}, "end": MOMENT}})
+    without = replace(both, every=[one for one in both.every if one.name != "ours"])
+    beside = replace(AT_MOST, quantity=Ratio(("W", "Other FedAvg"), ("W", "ours")))
+    table = other_frameworks_table([without, both], [AT_MOST, beside, MISSING])
+    assert table.rows == [("W", "Other FedAvg", "ours", "4 [3.64, 4.44]", "1", "2026-01-02")]
