@@ -13,7 +13,7 @@ from docs.links import ELSEWHERE
 DOCS = Path(__file__).parent
 FOLDER = DOCS / "notebooks"
 FRONT = re.compile(r"\A---\njupytext:.*?\n---\n", re.DOTALL)
-CELL = re.compile(r"^```\{code-cell\} ipython3\n((?::.*\n)*)(.*?)^```\n", re.MULTILINE | re.DOTALL)
+CELL = re.compile(r"^```\{code-cell\} ipython3\n((?::[^\n]*\n)*)(.*?)^```\n", re.MULTILINE | re.DOTALL)
 NAMED_BLOCK = re.compile(r"^```\{code-block\} (\w+)\n:caption: (\S+)\n", re.MULTILINE)
 MARK = re.compile(r"^<!-- .* -->\n", re.MULTILINE)
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -173,6 +173,28 @@ def test_every_method_has_a_page_with_formulas_that_scroll_by_themselves(site: P
         displayed = (DOCS / "methods" / f"{name.lower()}.md").read_text().count("\n$$\n") // 2
         assert text.count('<div class="formula"><math ') == displayed >= 1
         assert "$" not in re.sub(r"<(pre|script)\b.*?</\1>", "", text, flags=re.DOTALL)
+        assert text.count('<section id="source">') == text.count('href="#source">src/fedflat/methods/') == 1
+
+
+@pytest.mark.slow
+def test_the_search_needs_no_server(pages: dict[Path, Page], site: Path) -> None:
+    """A browser lets no script read a file, but loads an index that is a script itself."""
+    assert {"searchindex.js", "_static/searchtools.js"} <= {
+        link.split("?")[0] for link in pages[site / "search.html"].fetched
+    }
+
+
+@pytest.mark.slow
+def test_every_notebook_is_offered_as_a_file(pages: dict[Path, Page], site: Path) -> None:
+    for notebook in NOTEBOOKS:
+        page = (site / notebook.relative_to(DOCS)).with_suffix(".html")
+        [link] = [link for link in pages[page].links if link.endswith(f"/{notebook.stem}.ipynb")]
+        assert (page.parent / link).read_text() == (DOCS / "notebooks" / f"{notebook.stem}.ipynb").read_text()
+
+
+def test_every_field_of_a_context_is_explained() -> None:
+    explained = re.findall(r"^    (\w+): ", core_method.Context.__doc__ or "", re.MULTILINE)
+    assert explained == [one.name for one in fields(core_method.Context)]
 
 
 @pytest.mark.slow
