@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .rounds.local_training import Client
     from .rounds.participation import Bernoulli, HeldOut, Unreliable
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"  # CITATION.cff and CHANGELOG.md say the same
 
 __all__ = [
     "IID", "Attack", "BalancedDirichlet", "Bernoulli", "BestModel", "Callback", "Client", "Dirichlet",
