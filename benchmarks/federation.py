@@ -3,7 +3,7 @@
 python -m benchmarks.federation --rounds 8 --out docs/federation.json
 
 SuperLink, SuperExec and three SuperNodes, all on this machine, which should have nothing else to do. The tables are in
-docs/deploy.md.
+docs/operate.md.
 """
 
 from __future__ import annotations

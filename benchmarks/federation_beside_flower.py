@@ -4,7 +4,7 @@ python -m benchmarks.federation_beside_flower --out docs/federation.json
 
 Plain Flower: `flower-superlink` and `flower-supernode`, with TLS and keys, run the app in benchmarks/plain_flower. Its
 clients import torch and return the vector that they receive, with noise; they do not train. Clients of fedflat take one
-step of FedAvg on 20 samples. The table is in docs/deploy.md.
+step of FedAvg on 20 samples. The table is in docs/operate.md.
 """
 
 from __future__ import annotations

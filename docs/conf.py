@@ -106,7 +106,7 @@ def with_source(text: str) -> str:
 
 def with_notebook(text: str, name: str) -> str:
     """Return a page that is a notebook with the offer of its file under the title."""
-    offer = f"\n*{{download}}`As a notebook for Jupyter </notebooks/{name}.ipynb>`*\n"
+    offer = f"\n{{download}}`As a notebook for Jupyter </notebooks/{name}.ipynb>`\n"
     return NOTEBOOK.sub(lambda found: found[0] + offer, text)
 
 

@@ -74,6 +74,7 @@ def parts() -> dict[str, Mapping[str, str]]:
         },
         "docs/howto/perturbation.md": {"options": options_table()},
         "docs/deploy.md": deploy_parts(),
+        "docs/operate.md": operate_parts(),
         "docs/durability.md": {"promises": promises_table(), "trials": of_file("trials.json", measured.trials_table)},
         "docs/guards.md": guards_parts(),
         "docs/secure_sum.md": secure_sum_parts(),
@@ -251,11 +252,17 @@ def ranks_parts() -> dict[str, str]:
 
 
 def deploy_parts() -> dict[str, str]:
-    """Return the settings of federations, and what was measured of them."""
+    """Return the settings of federations."""
     return {
         "run settings": measured.settings_table(RunSettings).markdown(),
         "node settings": measured.settings_table(NodeSettings).markdown(),
         "policy": measured.settings_table(SiteLimits).markdown(),
+    }
+
+
+def operate_parts() -> dict[str, str]:
+    """Return what was measured of federations."""
+    return {
         "cost": of_file("federation.json", measured.federation_cost_table),
         "beside": of_file("federation.json", measured.beside_flower_table, "beside"),
         "kills": of_file("federation.json", measured.kills_table),

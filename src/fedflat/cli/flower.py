@@ -305,7 +305,7 @@ def eject_member(
 
     The member keeps its number and its record, like a client that is never sampled, and `fedflat flower admit` lets it
     come back. Its earlier updates stay in the model unless `fedflat flower rollback` returns to an earlier round. Also
-    revoke its key: docs/deploy.md.
+    revoke its key: docs/operate.md.
 
     fedflat flower eject runs/first clinic-b --reason "scanner replaced"
     """
@@ -324,7 +324,7 @@ def remove_member(
     """Let a member leave for good, from the next round, also while the federation runs.
 
     The number of clients N in the method's equations becomes that of the others. Its number and name are not used again
-    in this federation. Its earlier updates stay in the model. Also revoke its key: docs/deploy.md.
+    in this federation. Its earlier updates stay in the model. Also revoke its key: docs/operate.md.
 
     fedflat flower remove runs/first clinic-b --reason "left the study"
     """

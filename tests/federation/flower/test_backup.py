@@ -1,4 +1,4 @@
-"""The drill of docs/deploy.md: plain copies that were taken while a federation ran, and what they restore."""
+"""The drill of docs/operate.md: plain copies that were taken while a federation ran, and what they restore."""
 
 from __future__ import annotations
 
