@@ -42,6 +42,7 @@ FIELDS = {  # of methods whose defaults are for more rounds, or for a larger mod
     "FedFSA": {"top_c": 1},
 }
 ADAMW = {"optimizer": "adamw", "optimizer_state": "kept", "lr": 0.02}
+QUANTISED = {"kind": "quantise", "bits": 4}
 BATCH_NORM: dict[str, Any] = {"name": "mlp", "options": {"hidden": [4], "batch_norm": True}}
 
 
@@ -64,6 +65,7 @@ SETTINGS = (
     Setting("bf16", '`precision = "bf16"`', changes={"precision": "bf16", "dtype": "float32"}),
     Setting("weights", '`weights = "samples"`', changes={"weights": "samples"}),
     Setting("guard", "`guard = {bound = 0.1, multiple = 1.0}`", changes={"guard": {"bound": 0.1, "multiple": 1.0}}),
+    Setting("compress", '`compress = {kind = "quantise", bits = 4}`', changes={"compress": QUANTISED}),
     Setting("Bernoulli", "`participation = {bernoulli = 0.6}`", changes={"participation": {"bernoulli": 0.6}}),
     Setting("AdamW", '`client.optimizer = "adamw"`, its state kept', client=ADAMW),
     Setting("cosine", '`client.schedule = "cosine"` with a warm-up', client={"schedule": "cosine", "warmup": 1}),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import data, methods, models
     from .adapters.lora import LoRA
+    from .core.compression import Compression
     from .core.errors import NonFiniteError
     from .core.method import Method
     from .core.object_references import allow_code
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"  # CITATION.cff and CHANGELOG.md say the same
 
 __all__ = [
-    "IID", "Attack", "BalancedDirichlet", "Bernoulli", "BestModel", "Callback", "Client", "Dirichlet",
+    "IID", "Attack", "BalancedDirichlet", "Bernoulli", "BestModel", "Callback", "Client", "Compression", "Dirichlet",
     "DirichletRefill", "Domain", "EarlyStopping", "FederatedData", "Guard", "HeldOut", "LabelDirichlet", "LoRA",
     "Method", "Natural", "NonFiniteError", "Partition", "Pathological", "PathologicalRefill", "Perturbation",
     "Privacy", "Run", "Shards", "Simulation", "Unreliable", "allow_code", "compare", "data", "flatness", "joined",
@@ -56,6 +57,7 @@ _MODULES = {
     "BestModel": "engine.callbacks",
     "Callback": "engine.callbacks",
     "Client": "rounds.local_training",
+    "Compression": "core.compression",
     "EarlyStopping": "engine.callbacks",
     "Guard": "rounds.guard",
     "HeldOut": "rounds.participation",

@@ -137,7 +137,7 @@ def test_what_a_client_sends_is_in_the_budget_and_in_the_summary() -> None:
 
 
 def test_a_method_that_sends_nothing_has_no_share() -> None:
-    assert compared_messages(0, 0) == "0 MB"
+    assert compared_messages(0, 0, "all") == "0 MB"
 
 
 @pytest.mark.parametrize("orthogonal", [True, False])

@@ -49,6 +49,7 @@ CHANGED = {
     "method": "fedsam", "seed": 1, "loss": "regression", "adapter": {"targets": ["1"]},
     "privacy": {"epsilon": 8, "delta": 1e-3, "clip": 1, "rate": 0.1},
     "guard": {"bound": 1.0}, "attack": {"kind": "noise"}, "metrics": ["macro-f1"], "perturbation": {"schedule": "lr"},
+    "compress": {"share": 0.1},
 }  # fmt: skip
 NEEDED = {"perturbation": {"method": "fedsam"}}  # what a setting does not go without
 # unless no result depends on it: where data lie, how state is kept, who computes, and what is read off the curve.

@@ -12,6 +12,7 @@ EQUAL_WEIGHTS = ("FedDyn", "FedGAMMA", "FedLESAM_D", "FedLESAM_S", "FedMoSWA", "
                  "FedWMSAM", "Scaffold")  # fmt: skip
 REFUSED = {(name, "weights") for name in EQUAL_WEIGHTS} | {
     ("Local", "SWA"), ("SWA", "SWA"), ("Local", "guard"), ("Centralised", "guard"),
+    ("Local", "compress"), ("Centralised", "compress"),
     ("Local", "averaged"), ("Local", "keep"), ("Centralised", "local"), ("Centralised", "keep"),
     ("Ditto", "AdamW"), ("Ditto", "averaged"), ("Ditto", "local"), ("Ditto", "keep"),
     ("FedRep", "AdamW"),

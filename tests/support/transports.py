@@ -57,12 +57,13 @@ def federated_clients(
     dtype=torch.float32,
     rule: object = 3,
     rounds: int = PLANNED,
+    compress: ff.Compression | None = None,
 ) -> dict[str, FederatedClient]:
     """All clients of `federation()` by name, each with its own data only, and its own folder."""
     data, plan = federation(), RunPlan(client, participation(rule), rounds=rounds)
     return {
         name: FederatedClient(
-            *_party(method, client, dtype), data.alone(i), plan, folder / name, DIGEST
+            *_party(method, client, dtype, compress), data.alone(i), plan, folder / name, DIGEST
         )
         for i, name in enumerate(client_names(data))
     }  # fmt: skip
@@ -70,17 +71,19 @@ def federated_clients(
 
 def federated_server(
     method: Method, client: ff.Client, rule: object = 3, dtype=torch.float32, guard: Guard | None = None,
-    rounds: int = PLANNED, **changes,
+    rounds: int = PLANNED, compress: ff.Compression | None = None, **changes,
 ) -> FederatedServer:  # fmt: skip
     """The server of `federation()`; `rule` says who takes part in a round."""
     data = federation()
     members = dict(zip(client_names(data), data.sizes.tolist(), strict=True))
     settings = {"weights": "uniform", "digest": DIGEST, "shape": data.shape} | changes
     plan = RunPlan(client, participation(rule), rounds=rounds, guard=guard)
-    return FederatedServer(*_party(method, client, dtype), plan, Membership(members, "here"), **settings)
+    return FederatedServer(*_party(method, client, dtype, compress), plan, Membership(members, "here"), **settings)
 
 
-def _party(method: Method, client: ff.Client, dtype: torch.dtype) -> tuple[Method, Objective]:
+def _party(
+    method: Method, client: ff.Client, dtype: torch.dtype, compress: ff.Compression | None
+) -> tuple[Method, Objective]:
     """What a server or client of its own is made of."""
     objective = Objective(tanh_network().to(dtype))
-    return method_of_run(method, objective, client), objective
+    return method_of_run(method, objective, client, compression=compress), objective

@@ -17,7 +17,7 @@ from torch import Tensor
 from .method import Context, Method, Oracle
 from .oracle import MovingStatistics, ObservedOracle
 from .records import Record, per_round, running_statistics
-from .wrapper import EngineWrapper, WithFields
+from .wrapper import EngineWrapper, WithFields, wrapper_in
 
 
 @dataclass(frozen=True)
@@ -283,10 +283,7 @@ class _SentPart:
 
 def partial_model(method: Method) -> PartialModel | None:
     """Return the wrapper of `method` that sends a part of the model; None if all is sent."""
-    inner: Any = method
-    while isinstance(inner, EngineWrapper) and not isinstance(inner, PartialModel):
-        inner = inner.base
-    return inner if isinstance(inner, PartialModel) else None
+    return wrapper_in(method, PartialModel)
 
 
 def sent_part(method: Method, w: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -180,6 +180,17 @@ class EngineWrapper(Wrapper):
     def _outer(self, role: str, record: Any, **further: Tensor) -> Any:
         """Return a record of this wrapper from the base's record and further fields."""
         return getattr(self, role)(**record.tensors(), **further)
+
+
+Found = TypeVar("Found", bound=EngineWrapper)
+
+
+def wrapper_in(method: Method, kind: type[Found]) -> Found | None:
+    """Return the wrapper of this `kind` among those that an engine has put around a method; None without one."""
+    inner: Any = method
+    while isinstance(inner, EngineWrapper) and not isinstance(inner, kind):
+        inner = inner.base
+    return inner if isinstance(inner, kind) else None
 
 
 @cache

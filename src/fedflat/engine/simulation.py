@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..adapters import LoRA, base_shapes
+from ..core.compression import Compression
 from ..core.errors import InputError, NonFiniteError
 from ..core.hyper import plain_numbers, takes_numbers
 from ..core.method import Context, Method
@@ -40,7 +41,7 @@ from ..rounds.accountant import Privacy
 from ..rounds.aggregation import Weights, mean_weights
 from ..rounds.attack import Attack, Attackers, with_flipped_labels
 from ..rounds.batches import Batches
-from ..rounds.cost import MethodCost, method_cost
+from ..rounds.cost import MethodCost, method_cost, upload_bytes
 from ..rounds.device import one_thread, usable_device
 from ..rounds.executor import Executor, stacked
 from ..rounds.guard import Guard
@@ -115,6 +116,7 @@ class Simulation:
         guard: Guard | None = None,
         attack: Attack | None = None,
         perturbation: Perturbation | None = None,
+        compress: Compression | None = None,
     ) -> None:
         """Prepare round 0. The same arguments always give the same rounds.
 
@@ -158,6 +160,8 @@ class Simulation:
         attack: `fedflat.Attack(kind="sign-flip", share=0.2)`: an attack on the mean by a share of the clients.
         perturbation: `fedflat.Perturbation(schedule="cosine")`: options of a sharpness-aware method's perturbation; see
             docs/howto/perturbation.md.
+        compress: `fedflat.Compression(kind="top-k", share=0.1)`: compression of what clients send; see
+            docs/howto/compression.md.
 
         Raises ValueError, naming the argument, for invalid or incompatible arguments.
         """
@@ -171,7 +175,7 @@ class Simulation:
         self.eval_every, self.last, self.probe_every = eval_every, last, probe_every
         self.device, self.precision = usable_device(device), precision
         self.adapter, self.guard, self.attack, self.perturbation = adapter, guard, attack, perturbation
-        self.buffers, self.keep = buffers, as_patterns(keep)
+        self.buffers, self.keep, self.compress = buffers, as_patterns(keep), compress
         self._plan_rounds(rounds, participation, privacy, data.clients)
         options = plain_numbers(model_options or {})
         initial = InitialModel(model, data.classes, data.shape, seed, options, dtype, adapter)
@@ -208,8 +212,8 @@ class Simulation:
         """Make the server with the initial model, the executor's batches and the store of clients' records."""
         w = self._problem.initial_parameters()
         method = method_of_run(self.method, self.objective, self.client, self.adapter, self.buffers, self.keep,
-                               self.perturbation)  # fmt: skip
-        check_parts(method, self.guard, self._private is not None)
+                               self.perturbation, self.compress)  # fmt: skip
+        check_parts(method, self.guard, self._private is not None, self.attack is not None)
         rule, self._trained_on = self.participation, self.data
         if method.training == "centralised":
             self._trained_on, rule = pooled(self.data, self.client, rule)
@@ -219,6 +223,7 @@ class Simulation:
         batches.check_smallest(self.objective)
         sent = sent_part(method, w)
         self._cost, clients = method_cost(method, len(sent)), self._trained_on.clients
+        self.upload_bytes = upload_bytes(method, len(sent), w.element_size())  # of a client in a round
         plan = RunPlan(self.client, rule, self.seed, self.rounds, self.guard)
         with method_errors_named(method):
             self._server = Server(method, self.objective, w, plan, clients)
@@ -635,12 +640,15 @@ class Simulation:
 
     @property
     def message_bytes(self) -> tuple[int, int] | None:
-        """Bytes that a client sends in a round, with adapters and in full fine-tuning; None without adapters."""
+        """Bytes that a client sends in a round, and those in full fine-tuning, or else those without compression.
+
+        None without adapters and compression.
+        """
         shapes, size = base_shapes(self.objective.module), self.server.w.element_size()
         if shapes is None:
-            return None
+            return None if self.compress is None else (self.upload_bytes, size * self._cost.up)
         full = method_cost(self.method.on_model(shapes), sum(map(prod, shapes)))
-        return size * self._cost.up, size * full.up
+        return self.upload_bytes, size * full.up
 
     def settings(self) -> dict[str, Any]:
         """Return a table of the settings that determine the rounds.
@@ -662,6 +670,7 @@ class Simulation:
             "keep": list(self.keep) or None,
             "layout": "convolutions channels-last",
             **self._perturbation_settings(),
+            **({} if self.compress is None else {"compress": table_of(self.compress)}),
             "rounds": self.rounds if self._server.method.depends_on_rounds or self.client.depends_on_rounds else None,
             "layers": self._problem.layers,  # last: a difference in adapter or parameters is reported before it
         }
@@ -716,9 +725,8 @@ class Simulation:
         private, sent, gradients = self._private, float(len(trained.cohort.clients)), float(trained.gradients)
         if private is not None:  # expected values, because the number of clients is secret
             sent, gradients = private.expected, private.expected_gradients(self.method, self.data.sizes)
-        size = sent * self.server.w.element_size()
         return {
             "gradients": before["gradients"] + gradients,
-            "bytes_down": before["bytes_down"] + size * self._cost.down,
-            "bytes_up": before["bytes_up"] + size * self._cost.up,
+            "bytes_down": before["bytes_down"] + sent * self.server.w.element_size() * self._cost.down,
+            "bytes_up": before["bytes_up"] + sent * self.upload_bytes,
         }

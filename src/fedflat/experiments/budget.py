@@ -40,12 +40,15 @@ from ..metrics.accuracy import SAMPLES_AT_ONCE, score
 from ..models import build, parameter_count
 from ..rounds.aggregation import RunningMean
 from ..rounds.cost import (
+    FULL,
+    UNCOMPRESSED,
     MethodCost,
     compared_messages,
     depends_on_shapes,
     full_passes_per_round,
     gradients_per_step,
     method_cost,
+    upload_bytes,
 )
 from ..rounds.device import device_name, usable_device
 from ..rounds.local_training import Client
@@ -77,7 +80,7 @@ class RunBudget:
     bytes_up: float
     client_state_bytes: int  # size of all clients' records, once every client has taken part
     peak_bytes: int | None = None  # largest memory of this process; None if it was not measured
-    message_bytes: tuple[int, int] | None = None  # sent by a client in a round, with an adapter and without
+    message: str | None = None  # sent by a client in a round, beside what is without an adapter or compression
 
     def lines(self) -> list[str]:
         """Return the budget as text, one quantity per line."""
@@ -87,11 +90,7 @@ class RunBudget:
             f"minibatch gradients   {self.gradients:,.0f}",
             f"sent to clients       {self.bytes_down / 1e6:,.1f} MB",
             f"sent to the server    {self.bytes_up / 1e6:,.1f} MB",
-            *(
-                []
-                if self.message_bytes is None
-                else [f"by a client a round   {compared_messages(*self.message_bytes)}"]
-            ),
+            *([] if self.message is None else [f"by a client a round   {self.message}"]),
             f"kept for all clients  {self.client_state_bytes / 1e6:,.1f} MB",
             *([] if self.peak_bytes is None else [f"peak of memory        {self.peak_bytes / 1e6:,.0f} MB"]),
         ]
@@ -157,18 +156,20 @@ def run_budget(spec: RunSpec) -> RunBudget:
         or method.keeps_head
         or model.buffers
         or client.optimizer_state == "kept"
+        or spec.compress is not None
         or depends_on_shapes(method)
     ):
         objective = Objective(spec.module(), buffers=spec.model.buffers)
         d = objective.space.d
-        method = method_of_run(method, objective, client, None, model.buffers, model.keep)
+        method = method_of_run(method, objective, client, None, model.buffers, model.keep, None, spec.compress)
     elif _is_made_for_real(spec):
         d = Space(spec.module()).d  # without parameters that an adapter freezes
     else:
         options = json.dumps({name: value for name, value in spec.model.options.items() if name != "pretrained"})
         d = _parameters(spec.model.name, *spec.classes_and_shape(), options)
-    cost = method_cost(method, sent_width(method, d))
-    return _budget(method, cost, client, sizes, cohorts, spec.rounds, d, spec.torch_dtype.itemsize, evaluated)
+    cost, number_bytes = method_cost(method, sent_width(method, d)), spec.torch_dtype.itemsize
+    upload = upload_bytes(method, sent_width(method, d), number_bytes)
+    return _budget(method, cost, upload, client, sizes, cohorts, spec.rounds, d, number_bytes, evaluated)
 
 
 def simulation_budget(sim: Simulation) -> RunBudget:
@@ -180,13 +181,18 @@ def simulation_budget(sim: Simulation) -> RunBudget:
     cohorts = [sim.participation.cohort(t, data.clients, generator(sim.seed, Purpose.COHORT, t)) for t in rounds]
     d, number_bytes = sim.objective.space.d, sim.w.element_size()
     evaluated += 0 if not sim.has_own_models else -(-sim.rounds // sim.eval_every) * len(data.y)
-    budget = _budget(sim.method, sim.cost, sim.client, data.sizes, cohorts, sim.rounds, d, number_bytes, evaluated)
-    return replace(budget, peak_bytes=peak_bytes(sim), message_bytes=sim.message_bytes)
+    budget = _budget(
+        sim.method, sim.cost, sim.upload_bytes, sim.client, data.sizes, cohorts, sim.rounds, d, number_bytes, evaluated
+    )
+    of = UNCOMPRESSED if sim.adapter is None else FULL
+    message = None if sim.message_bytes is None else compared_messages(*sim.message_bytes, of)
+    return replace(budget, peak_bytes=peak_bytes(sim), message=message)
 
 
 def _budget(
     method: Method,
     cost: MethodCost,
+    upload: int,
     client: Client,
     sizes: Index,
     cohorts: Sequence[Index],
@@ -195,7 +201,10 @@ def _budget(
     number_bytes: int,
     evaluated_samples: float,
 ) -> RunBudget:
-    """Return the cost of `rounds` rounds with cohorts like `cohorts`, for clients with `sizes` samples."""
+    """Return the cost of `rounds` rounds with cohorts like `cohorts`, for clients with `sizes` samples.
+
+    upload: the bytes that a client sends in a round.
+    """
     scale = rounds / len(cohorts)
     sampled = sizes[np.concatenate(cohorts)]  # of every client of every cohort
     messages = scale * len(sampled)
@@ -207,7 +216,7 @@ def _budget(
         gradients=float(steps * gradients_per_step(method) + batches * full_passes_per_round(method)),
         evaluated_samples=evaluated_samples,
         bytes_down=float(messages * cost.down * number_bytes),
-        bytes_up=float(messages * cost.up * number_bytes),
+        bytes_up=float(messages * upload),
         client_state_bytes=len(sizes) * cost.client * number_bytes,
     )
 

@@ -23,7 +23,7 @@ CARD = "README.md"
 METRICS = {"test_accuracy": "accuracy", "test_r2": "r_squared"}  # the hub's names of the scores of runs
 SETTINGS = (
     "method", "client", "participation", "weights", "loss", "perturbation", "augmentation", "adapter", "privacy",
-    "guard", "attack", "buffers", "precision", "seed",
+    "guard", "attack", "compress", "buffers", "precision", "seed",
 )  # fmt: skip
 LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}")  # the hub's short names, such as apache-2.0
 LOCAL = "a file of the author's own"  # in place of a name that holds a path

@@ -161,6 +161,7 @@ class _Settings(_FilePart):
     attack: Table | None
     privacy: Annotated[Table, _as(_Privacy)] | None
     perturbation: Table | None = None  # missing without options
+    compress: Table | None = None  # likewise
     buffers: Text | None = None  # missing in older files, as `keep`
     keep: list[Text] | None = None
     loss: Text

@@ -15,6 +15,7 @@ import torch
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from ..adapters.lora import LoRA
+from ..core.compression import Compression
 from ..core.errors import InputError, shortened
 from ..core.hyper import hyper, unused_later_fields
 from ..core.method import Method
@@ -205,6 +206,9 @@ class Experiment(Section):
     attack: Annotated[Attack, ObjectOf(Attack)] | None = Field(
         default=None, description="simulated attackers among the clients, see docs/guards.md"
     )
+    compress: Annotated[Compression, ObjectOf(Compression)] | None = Field(
+        default=None, description="compression of what clients send, see docs/howto/compression.md"
+    )
     rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS, description="communication rounds")
     participation: Any = Field(
         default=0.2,
@@ -354,6 +358,8 @@ class Experiment(Section):
             del table["metrics"]
         if self.perturbation is None or not self.perturbation.changed:
             table.pop("perturbation")  # likewise
+        if self.compress is None:
+            table.pop("compress")  # likewise
         used = {"client": Client, "data": DataSection, "perturbation": Perturbation}
         for section, cls in ((name, cls) for name, cls in used.items() if name in table):
             for key in unused_later_fields(table[section], cls):
@@ -514,6 +520,7 @@ class RunSpec(Experiment):
             guard=self.guard,
             attack=self.attack,
             perturbation=self.perturbation,
+            compress=self.compress,
         )
         check_measures([one.object for one in self.flatness], sim.objective.module)  # now, not after training
         return sim

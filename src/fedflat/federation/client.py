@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from ..core.compressed import compressed_fields
 from ..core.errors import InputError
 from ..core.method import Method
 from ..core.model_check import check_tokens, randomness_of
@@ -93,7 +94,7 @@ class FederatedClient:
             steps=int(result.steps),
             gradients=result.gradients,
             drift=float(drift(sent_part(self._method, result.w), down.w)),
-            up=pack(result.up.map(lambda x: x[0].to(down.w.dtype))),
+            up=pack(result.up.map(lambda x: x[0].to(down.w.dtype)), compressed_fields(self._method)),
         )
 
     def summand(

@@ -15,10 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.compression import Compression
 from ..core.errors import printable
 from ..core.records import Record
+from .compressed_fields import decoded, encoded
 
+COMPRESSED = "|u1"  # bytes, whose meaning the receiver knows
 DTYPES = {torch.float32: "<f4", torch.float64: "<f8"}  # in numpy's notation: little-endian
+IN_FULL: Mapping[str, Compression] = {}  # no field is compressed
 QUOTED = 60  # characters of a received value that an error message repeats
 R = TypeVar("R", bound=Record)
 
@@ -29,28 +33,38 @@ class RefusedError(ValueError):
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """A tensor as bytes: its numbers one after another, without a header."""
+    """A tensor as bytes: its numbers one after another, without a header; or compressed, as a tensor of bytes."""
 
-    dtype: str  # one of `DTYPES`
+    dtype: str  # one of `DTYPES`, or `COMPRESSED`
     shape: tuple[int, ...]
     data: bytes
 
 
-def pack(record: Record) -> dict[str, PackedTensor]:
-    """Convert the fields of a record (width,) to bytes, except fields of width 0, which the method does not use."""
+def pack(record: Record, compressed: Mapping[str, Compression] = IN_FULL) -> dict[str, PackedTensor]:
+    """Convert the fields of a record (width,) to bytes, except fields of width 0, which the method does not use.
+
+    compressed: how fields of the record are compressed, by name.
+    """
     packed = {}
     for name, x in record.tensors().items():
-        if x.numel():
+        if name in compressed:
+            data = encoded(x.detach().cpu(), compressed[name])
+            packed[name] = PackedTensor(COMPRESSED, (len(data),), data)
+        elif x.numel():
             dtype = DTYPES[x.dtype]
             numbers = x.detach().cpu().contiguous().numpy().astype(dtype, copy=False)
             packed[name] = PackedTensor(dtype, tuple(x.shape), numbers.tobytes())
     return packed
 
 
-def unpack(record: type[R], widths: Mapping[str, int], dtype: torch.dtype, packed: Mapping[str, PackedTensor]) -> R:
+def unpack(
+    record: type[R], widths: Mapping[str, int], dtype: torch.dtype, packed: Mapping[str, PackedTensor],
+    compressed: Mapping[str, Compression] = IN_FULL,
+) -> R:  # fmt: skip
     """Return the record (width,) that was given to `pack`, in newly allocated memory.
 
-    record: the type of the record. widths: the width of each field, see `Record.widths`. Raises RefusedError, naming
+    record: the type of the record. widths: the width of each field, see `Record.widths`. compressed: how fields are
+    compressed, by name. Raises RefusedError, naming
     the field, unless `packed` has exactly the fields whose width is not 0, and each of these fields has the expected
     dtype, shape and number of bytes, and only finite numbers. Memory for a field is allocated only after dtype, shape
     and number of bytes are found to be correct.
@@ -59,15 +73,26 @@ def unpack(record: type[R], widths: Mapping[str, int], dtype: torch.dtype, packe
     if packed.keys() != expected:
         raise RefusedError(f"the fields are {quoted(sorted(map(str, packed)))}, expected {quoted(sorted(expected))}")
     empty = torch.empty(0, dtype=dtype)
-    return record(**{n: _unpack_tensor(n, width, dtype, packed[n]) if width else empty for n, width in widths.items()})
+    return record(**{n: _unpack_tensor(n, width, dtype, packed[n], compressed.get(n)) if width else empty
+                     for n, width in widths.items()})  # fmt: skip
 
 
-def _unpack_tensor(name: str, width: int, dtype: torch.dtype, packed: PackedTensor) -> Tensor:
+def _unpack_tensor(
+    name: str, width: int, dtype: torch.dtype, packed: PackedTensor, how: Compression | None
+) -> Tensor:  # fmt: skip
     expected = {"dtype": DTYPES[dtype], "shape": (width,), "bytes": width * dtype.itemsize}
+    if how is not None:
+        size = how.bytes_of(width, dtype.itemsize)
+        expected = {"dtype": COMPRESSED, "shape": (size,), "bytes": size}
     found = {"dtype": packed.dtype, "shape": tuple(packed.shape), "bytes": len(packed.data)}
     for what, value in expected.items():
         if found[what] != value:
             raise RefusedError(f"{name}: {what} is {quoted(found[what])}, expected {value}")
+    if how is not None:
+        try:
+            return decoded(packed.data, how, width, dtype)
+        except ValueError as error:
+            raise RefusedError(f"{name}: {error}") from error
     # Copied, because the received bytes are read-only and may not be aligned.
     x = torch.from_numpy(np.frombuffer(packed.data, DTYPES[dtype]).astype(DTYPES[dtype][1:]))
     if not all(end.isfinite() for end in x.aminmax()):  # NaN if one number is; many times as fast as looking at each

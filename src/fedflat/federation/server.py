@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..core.compressed import compressed_fields
 from ..core.errors import InputError, NonFiniteError
 from ..core.method import Context, Method
 from ..core.native_libraries import fix_product_rounding
@@ -72,7 +73,7 @@ class FederatedServer(Server):
         fix_product_rounding()
         self._set_members(federation)
         self._weights, self._digest, self._terms = weights, digest, terms or RoundTerms()
-        self._terms.check(plan.guard)
+        self._terms.check(plan.guard, bool(compressed_fields(method)))
         w = objective.space.flatten(objective.module)
         super().__init__(method.fitted(shape), objective, w, plan, len(federation.present))
         self.guard = GuardState.new(plan.guard, self.method, self.state.w, self._terms.norm_multiple)

@@ -111,10 +111,16 @@ class RoundTerms:
         """Return how many accepted replies close a round of `asked` clients."""
         return _rounded_up(self.goal, asked)
 
-    def check(self, guard: Guard | None) -> None:
-        """Raise InputError, naming the key, for a bound on norms that the server cannot check under a secure sum."""
+    def check(self, guard: Guard | None, is_compressed: bool) -> None:
+        """Raise InputError, naming the key, for what does not go with a secure sum.
+
+        That is a bound on norms that the server cannot check, and compression of what clients send.
+        """
         if self.secure_sum is None:
             return
+        if is_compressed:
+            raise InputError("compress does not go with secure-sum: what is masked has no zeros to leave out and needs "
+                             "all of its bits; leave one of the two out")  # fmt: skip
         norms = guard is not None and guard.bounds_norms
         if guard is not None and norms and (guard.multiple is not None or guard.action == "refuse"):
             raise InputError("guard: the server sees no client's norm under secure-sum; set bound alone, to which "

@@ -9,6 +9,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
+from ..core.compressed import compressed_fields
 from ..core.local import lr_factors_of
 from ..core.method import Context, Method
 from ..core.records import Record
@@ -64,6 +65,7 @@ class UpdateAggregator:
         """
         self._method, self._like, self._ctx, self._expected, self._guard = method, like, ctx, expected, guard
         self._widths, self._sends_move = method.up.widths(like.shape[-1], method), sends_move(method)
+        self._compressed = compressed_fields(method)
         self.mean = RunningMean(method, like) if mean is None else mean
         self._accepted: dict[str, AcceptedReply] = {}
         self._rejected: dict[str, str] = {}  # the reasons, by client name
@@ -100,7 +102,7 @@ class UpdateAggregator:
         Raises RefusedError, before anything is added, if a check fails.
         """
         self._check_numbers(reply, expected)
-        up = unpack(self._method.up, self._widths, self._like.dtype, reply.up)
+        up = unpack(self._method.up, self._widths, self._like.dtype, reply.up, self._compressed)
         steps = self._like.new_full((1, 1), float(expected.steps))
         factors = lr_factors_of(self._method, self._ctx, steps)
         ctx = replace(self._ctx, steps=steps, lr_sum=factors * self._ctx.lr)

@@ -15,7 +15,7 @@ from ..data.partition_statistics import PartitionStatistics
 from ..experiments.run_directory import StoredRun
 from ..files import make_folder, read_bytes, read_json, write_text
 from ..methods import all_methods
-from ..rounds.cost import compared_messages
+from ..rounds.cost import FULL, UNCOMPRESSED, compared_messages
 from ..rounds.segments import versions
 from . import by_client_and_class, curves, figures, flatness, run_settings
 from .columns import caption, columns, target_columns
@@ -151,6 +151,7 @@ def _settings(comparison: ComparisonData) -> dict[str, str]:
         "local training": [run_settings.training_in_words(run.settings["client"]) for run in runs],
         "options of the perturbation": [run_settings.fields_in_words(run.settings.get("perturbation")) for run in runs],
         "augmentation in training": [run_settings.augmentation_in_words(run.settings["augmentation"]) for run in runs],
+        "compression of messages": [run_settings.fields_in_words(run.settings.get("compress")) for run in runs],
         "sent by a client in a round": [_message(run) for run in runs],
         "guard": [run_settings.fields_in_words(run.settings["guard"]) for run in runs],
         "attack": [run_settings.fields_in_words(run.settings["attack"]) for run in runs],
@@ -163,9 +164,10 @@ def _settings(comparison: ComparisonData) -> dict[str, str]:
 
 
 def _message(run: FinishedRun) -> str:
-    """Compare the size of a client's message with that of full fine-tuning; return "" for a run without an adapter."""
+    """Compare the size of a client's message with that without an adapter or compression; return "" without both."""
     sent, full = (run.summary.get(name) for name in ("message_bytes", "message_bytes_full"))
-    return "" if sent is None or full is None else compared_messages(sent, full)
+    of = FULL if run.settings["adapter"] else UNCOMPRESSED
+    return "" if sent is None or full is None else compared_messages(sent, full, of)
 
 
 def _privacy(run: FinishedRun) -> str:

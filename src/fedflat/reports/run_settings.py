@@ -20,7 +20,8 @@ def settings_by_name(run: FinishedRun) -> dict[str, Any]:
 
     A setting of the method has a name such as `method.rho`, one of local training `client.lr`, of the partition scheme
     `partition.alpha`, of an adapter `adapter.r`, of a perturbation `perturbation.schedule`, of the guard `guard.bound`,
-    of the attack `attack.kind`. The value None means that a setting is not used, such as clipping.
+    of the attack `attack.kind`, of compression `compress.share`. The value None means that a setting is not used, such
+    as clipping.
     """
     settings = run.settings
     values = _prefixed("method", settings["method"])
@@ -39,7 +40,7 @@ def settings_by_name(run: FinishedRun) -> dict[str, Any]:
         values |= {name: "+".join(x) if isinstance(x, list) else x
                    for name, x in _prefixed("adapter", settings["adapter"]).items()}  # fmt: skip
         values.pop("parameters", None)  # they follow from the adapter
-    for name in ("attack", "guard", "perturbation", "privacy"):
+    for name in ("attack", "compress", "guard", "perturbation", "privacy"):
         table = _prefixed(name, settings.get(name) or {})
         values |= {key: "+".join(x) if isinstance(x, list) else x for key, x in table.items() if x is not None}
     values["participation"] = _participation(settings["participation"])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..core.compressed import compressed_fields
 from ..core.method import Context, Method
 from ..core.oracle import ObservedOracle
 from ..core.own_model import own_direction
@@ -39,10 +40,25 @@ def method_cost(method: Method, d: int) -> MethodCost:
     )
 
 
-def compared_messages(with_adapter: float, full: float) -> str:
-    """Describe the bytes that a client sends in a round, and their share of the bytes of full fine-tuning."""
-    share = f", {100 * with_adapter / full:.2g} % of the {full / 1e6:,.3g} MB of full fine-tuning" if full else ""
-    return f"{with_adapter / 1e6:,.3g} MB{share}"
+def upload_bytes(method: Method, d: int, number_bytes: int) -> int:
+    """Return the bytes that a client sends in a round, compressed if `method` says so.
+
+    d: the parameters of the model. number_bytes: the size of a number.
+    """
+    if method.training != "federated":
+        return 0
+    compressed = compressed_fields(method)
+    return sum(compressed[name].bytes_of(width, number_bytes) if name in compressed else width * number_bytes
+               for name, width in method.up.widths(d, method).items())  # fmt: skip
+
+
+FULL, UNCOMPRESSED = "full fine-tuning", "an uncompressed message"  # what messages are compared with
+
+
+def compared_messages(sent: float, full: float, of: str) -> str:
+    """Describe the bytes that a client sends in a round, and their share of the `full` bytes `of` something else."""
+    share = f", {100 * sent / full:.2g} % of the {full / 1e6:,.3g} MB of {of}" if full else ""
+    return f"{sent / 1e6:,.3g} MB{share}"
 
 
 def depends_on_shapes(method: Method) -> bool:
@@ -86,7 +102,7 @@ def gradients_in_round(method: Method, steps: Index, batches: Index, t: int = 0)
 
 def sends_move(method: Method) -> bool:
     """Tell whether the field `delta` of messages is w_i - w for any client record; a trial round decides this."""
-    return _trial(method).sends_move
+    return not compressed_fields(method) and _trial(method).sends_move
 
 
 def uses_step_sizes(method: Method) -> bool:

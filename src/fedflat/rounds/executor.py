@@ -27,6 +27,7 @@ from ..data.preparation import to_device
 from ..data.types import Index
 from ..metrics.flatness.subject import RoundObserver
 from .batches import Batches, BatchPlan
+from .compression import compress
 from .randomness import Purpose, words
 
 
@@ -85,8 +86,8 @@ class Executor(ABC):
         result = self.run(plan, stacked(down, clients), record, ctx, self.batches.client.descent(ctx.lr), step)
         if observer is not None:
             observer.done(clients, result.w)
-        _check_finite(result, clients, ctx.t)
-        return result
+        _check_finite(result, clients, ctx.t)  # of what is compressed, which would hide it
+        return compress(result, self.method, self.seed, ctx.t, clients)
 
     def _oracle(
         self, samples: Tensor, plan: BatchPlan, rows: int, k: int, full: bool = True

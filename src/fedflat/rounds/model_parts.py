@@ -12,6 +12,7 @@ from torch import nn
 
 from ..adapters import LoRA, by_turns
 from ..core.ascent import Perturbed
+from ..core.compression import Compression
 from ..core.errors import InputError
 from ..core.method import Context, Method
 from ..core.objective import Objective
@@ -21,6 +22,7 @@ from ..core.perturbation import Perturbation
 from ..core.registry import suggestion
 from ..core.running_statistics import Buffers
 from ..core.wrapper import Alternation, label_of
+from .compression import check_compressed, with_compression
 from .guard import Guard
 from .local_training import Client, check_perturbation, with_kept_state
 
@@ -42,11 +44,12 @@ def method_of_run(
     buffers: Buffers | None = None,
     keep: Sequence[str] = (),
     perturbation: Perturbation | None = None,
+    compression: Compression | None = None,
 ) -> Method:
     """Return `method` in the wrappers of a run.
 
-    They are, from the inside: options of its perturbation, training in turns or in parts, own models that start, and a
-    kept optimiser.
+    They are, from the inside: options of its perturbation, training in turns or in parts, own models that start,
+    compressed messages, and a kept optimiser.
 
     Raises InputError, naming the setting, for one that does not go with the method or the model.
     """
@@ -57,6 +60,7 @@ def method_of_run(
     method = with_perturbation(method, objective, client, keep, perturbation)
     method = by_turns(method, adapter, objective.space, w.device)
     method = OwnStart.of(with_parts(method, objective, buffers, keep), w)
+    method = with_compression(method, compression, len(w))
     method = with_kept_state(method, client, len(w))
     method = method.on_model(tuple(tuple(shape) for shape in objective.space.shapes.values()))
     method.check_model()
@@ -128,8 +132,13 @@ def with_parts(method: Method, objective: Objective, buffers: Buffers | None, ke
     return PartialModel.of(method, parts)
 
 
-def check_parts(method: Method, guard: Guard | None, is_private: bool) -> None:
-    """Raise InputError if running statistics are sent and a guard bounds norms, or the run has privacy."""
+def check_parts(method: Method, guard: Guard | None, is_private: bool, is_attacked: bool = False) -> None:
+    """Raise InputError if a guard, privacy or an attack does not go with what clients send.
+
+    That is, if running statistics are sent and a guard bounds norms or the run has privacy, or if messages are
+    compressed and the run has privacy or attackers.
+    """
+    check_compressed(method, is_private, is_attacked)
     part = partial_model(method)
     if part is None or not part.averaged_width:
         return

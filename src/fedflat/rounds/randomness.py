@@ -26,6 +26,7 @@ class Purpose(IntEnum):
     STRAGGLERS = 6
     ADAPTER = 7
     ATTACK = 8
+    COMPRESSION = 9
 
 
 def generator(seed: int, purpose: Purpose, *counters: int) -> np.random.Generator:

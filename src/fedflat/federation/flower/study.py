@@ -102,7 +102,7 @@ class Study:
         if self.spec.probes:
             raise InputError("probes need all clients' samples in one place; set probes = []")
 
-        self.terms.check(self.spec.guard)
+        self.terms.check(self.spec.guard, self.spec.compress is not None)
 
     def _check_stated(self) -> None:
         """Raise InputError, naming the setting, unless the study states how all sites read their files."""
@@ -236,7 +236,8 @@ class Study:
         """Return the method for a model; with its wrappers for adapters in turns and for parts that stay."""
         spec, adapter = self.spec, None if self.spec.adapter is None else self.spec.adapter.object
         parts = spec.model.buffers, spec.model.keep
-        method = method_of_run(spec.method.object, objective, spec.client, adapter, *parts, spec.perturbation)
+        method = method_of_run(spec.method.object, objective, spec.client, adapter, *parts, spec.perturbation,
+                               spec.compress)  # fmt: skip
         check_parts(method, spec.guard, is_private=spec.privacy is not None)
         return method
 
