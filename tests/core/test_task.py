@@ -185,7 +185,7 @@ def run(data: ff.FederatedData, loss=None, method: str = "FedAvg", **options) ->
         (lambda: run(CLASSES, lambda s, y: s @ s), "fails with RuntimeError: "),
         (lambda: run(CLASSES, lambda s: s), "fails with TypeError: "),
         (lambda: run(NUMBERS, method="FedGMT"), "its teacher compares scores of classes, and the task is regression"),
-        (lambda: ff.compare([run(NUMBERS), run(CLASSES)]), "some runs are regressions and some are not"),
+        (lambda: ff.compare([run(NUMBERS), run(CLASSES)]), "different scores, test R² and test accuracy"),
         (lambda: ff.flatness(nn.Linear(4, 1), NUMBERS, ["client-accuracy"]), "accuracy is not defined in regression"),
         (
             lambda: run(ff.FederatedData.split(X, X[:, 0], clients=3, validation=0.2, task="regression")),

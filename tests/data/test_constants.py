@@ -145,6 +145,10 @@ STATED = {
     ),
     # Caldas et al. (2018): 80 characters, of which a sample has 80; how many there are depends on the text.
     "shakespeare": Stated(80, None, None, (80,), vocabulary=82),
+    # The same characters, and two tokens for padding and other characters.
+    "shakespeare_roles": Stated(80 + 2, None, None, (80,), vocabulary=82),
+    # Background and three shapes; 20 users with 40 pictures each, a quarter of them for test.
+    "shapes": Stated(4, 20 * 30, 20 * 10, (1, 24, 24)),
     **MEDICAL,
 }  # fmt: skip
 PICTURES = [name for name, stated in STATED.items() if "image" in stated.columns]

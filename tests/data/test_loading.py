@@ -215,7 +215,8 @@ def test_writers_are_the_clients_of_femnist(tmp_path: Path) -> None:
 
 
 def test_every_set_is_in_these_tests() -> None:
-    elsewhere = {"cinic10", "shakespeare", "svhn", "tiny_imagenet", *MEDICAL_SETS}  # in test_named_sets.py
+    # In test_named_sets.py:
+    elsewhere = {"cinic10", "shakespeare", "shakespeare_roles", "shapes", "svhn", "tiny_imagenet", *MEDICAL_SETS}
     tested = {name for name, _, _ in PICTURES.values()} | set(DOMAINS) | {"femnist"} | elsewhere
     assert tested | {"digits", "ag_news", "dbpedia_14"} == {name for name in source_names() if not is_folder(name)}
 

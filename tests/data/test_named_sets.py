@@ -176,15 +176,15 @@ def medical(folder: Path, name: str, **changes: np.ndarray) -> dict[str, np.ndar
     for seed, part in enumerate(("train", "val", "test")):
         pictures = random_pictures(9, known.picture.channels, 28, seed)
         arrays[f"{part}_images"] = pictures[:, 0] if known.picture.channels == 1 else pictures.transpose(0, 2, 3, 1)
-        rows = np.random.default_rng(seed).integers(0, 2 if known.multi_label else known.classes, (9, 14))
-        arrays[f"{part}_labels"] = rows if known.multi_label else rows[:, :1].astype(np.uint8)
+        rows = np.random.default_rng(seed).integers(0, 2 if known.task == "multi-label" else known.classes, (9, 14))
+        arrays[f"{part}_labels"] = rows if known.task == "multi-label" else rows[:, :1].astype(np.uint8)
     arrays |= changes
     folder.mkdir(exist_ok=True)
     np.savez(folder / f"{name}.npz", **arrays)
     return arrays
 
 
-@pytest.mark.parametrize("name", [name for name, known in MEDICAL_SETS.items() if not known.multi_label])
+@pytest.mark.parametrize("name", [name for name, known in MEDICAL_SETS.items() if known.task == "classification"])
 def test_medmnist_as_it_is_published(tmp_path: Path, name: str) -> None:
     arrays = medical(tmp_path / "medmnist", name)
     data = load(name, tmp_path)
@@ -249,6 +249,43 @@ def test_a_text_by_role(tmp_path: Path) -> None:
         x, y = data.client(client)
         assert [text_of(row) for row in x.tolist()] == [text.replace("$", "\0") for text in expected]
         assert "".join(LETTERS[k] for k in y.tolist()) == "".join(following)
+
+
+def test_a_text_by_role_in_pieces(tmp_path: Path) -> None:
+    """Every character but the first of a part is a label once, except those that are no letter."""
+    lines = "".join(f"Line {i} ends.\n" for i in range(20))
+    write_files(tmp_path, {"shakespeare_roles/input.txt": f"ANGELO:\nAy $o.\n\nB:\n{lines}".encode()})
+    with refused("shakespeare_roles' has labels for next-token, not for classification; set loss = 'next-token'"):
+        load("shakespeare_roles", tmp_path)
+    data = load("shakespeare_roles", tmp_path, partition=ff.Natural(), task="next-token")
+    assert (data.client_names, data.own_test.sizes.tolist()) == (("ANGELO", "B"), [0, 1])
+    said = ["Ay $o.\n", "".join(f"Line {i} ends.\n" for i in range(18))]
+    for client, text in enumerate(said):
+        x, y = data.client(client)
+        assert x.shape == y.shape == (-(-(len(text) - 1) // 80), 80)
+        assert text_of(x.flatten()[: len(text) - 1].tolist()) == text[:-1].replace("$", "\0")
+        assert x.flatten()[len(text) - 1 :].count_nonzero() == 0
+        numbers = [-100 if letter == "$" else LETTERS.index(letter) + 2 for letter in text[1:]]
+        assert y.flatten().tolist() == numbers + [-100] * (y.numel() - len(numbers))
+    assert data.class_names[data.client(0)[1][0, 0]] == "y"
+
+
+def test_shapes_are_drawn_with_the_classes_of_their_pixels() -> None:
+    """Inside a shape pixels are brighter than on the background; users differ, and their parts are their own."""
+    data = ff.data.load("shapes", 20, ff.Natural(), task="segmentation")
+    assert data.sizes.tolist() == [30] * 20
+    assert data.own_test.sizes.tolist() == [10] * 20
+    grounds = []
+    for client in range(20):
+        x, y = data.client(client)
+        light = x[:, 0].double()
+        assert light[y > 0].mean() > light[y == 0].mean() + 40
+        grounds.append(float(light[y == 0].mean()))
+        assert float(light[y == 0].std()) < 15  # the noise alone
+    assert np.ptp(grounds) > 40
+    assert set(data.y.unique().tolist()) == {0, 1, 2, 3}
+    once, again = (ff.data.load("shapes", 20, ff.Natural(), task="segmentation").contents_hash() for _ in range(2))
+    assert once == again
 
 
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"

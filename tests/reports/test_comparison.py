@@ -74,7 +74,7 @@ def test_mistakes() -> None:
         ff.compare([*RUNS, "runs/one"])
     with pytest.raises(ValueError, match="baseline = 'FedProx' has no run; there are runs of FedAvg, FedSAM"):
         ff.compare(RUNS, baseline="FedProx")
-    with pytest.raises(ValueError, match=r"targets: 95 is not an accuracy in \(0, 1\)"):
+    with pytest.raises(ValueError, match=r"targets: 95 is no test accuracy in \(0, 1\)"):
         ff.compare(RUNS, targets=[95])
     with pytest.raises(ValueError, match=r"protocol = 'best' is unknown; known are last, final, best-validation"):
         ff.compare(RUNS, protocol="best")

@@ -64,7 +64,7 @@ class Results(RunObserver):
             result = f"validation accuracy {100 * run.summary['validation_accuracy_mean']:.2f} % (final model)"
         if score := score_name(run.summary):
             how = accuracy_in_words(self._protocol, int(run.summary[f"{score}_evaluations"]))
-            result = f"{SCORES[score]} {100 * accuracy(run, self._protocol):.2f} % ({how})"
+            result = f"{SCORES[score].title} {SCORES[score].text(accuracy(run, self._protocol))} ({how})"
         if "personal_accuracy_mean" in run.summary:
             result += f", personal accuracy {100 * run.summary['personal_accuracy_mean']:.2f} % (own models at the end)"
         self._console.say(f"{spec.title:<{self._width}} {result}  in {run.summary['seconds']:.1f} s")
@@ -142,15 +142,20 @@ class Lines(Results):
 
 
 def state(result: Round) -> str:
-    """Format the accuracy after a round, its training loss, and the metrics of the method, such as FedGF's c."""
+    """Format the score after a round, its training loss, and the metrics of the method, such as FedGF's c."""
+    from ..metrics.protocols import SCORES, score_name  # here, because it needs torch
+
+    score = score_name(result.metrics)
     accuracies = {kind: result.metrics.get(f"{kind}_accuracy") for kind in ("test", "validation", "personal")}
     parts = [f"{kind} accuracy {100 * value:.1f} %" for kind, value in accuracies.items() if value is not None]
+    if score is not None and score != "test_accuracy":
+        parts.insert(0, f"{SCORES[score].title} {SCORES[score].text(result.metrics[score])}")
     if "test_accuracy_iterate" in result.metrics:
         parts.append(f"of the iterate {100 * result.metrics['test_accuracy_iterate']:.1f} %")
     if "train_loss" in result.metrics:
         parts.append(f"train loss {result.metrics['train_loss']:.4g}")
     # Names of a probe's values for single layers have a slash; these are not shown.
-    own = {name: value for name, value in result.metrics.items() if name not in SHARED and "/" not in name}
+    own = {name: value for name, value in result.metrics.items() if name not in {*SHARED, score} and "/" not in name}
     texts = {name: f"{value:.0f}" if name in COUNTS else _short(value) for name, value in own.items()}
     return "  ".join(parts + [f"{name} {text}" for name, text in texts.items()])
 

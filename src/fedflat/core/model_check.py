@@ -18,7 +18,7 @@ from .errors import InputError, first_line, is_out_of_memory, with_type
 from .hidden_state import HiddenState, close, leaves_of, plain_state, same
 from .running_statistics import RunningStatistics
 from .stacked_layers import SeededDropout
-from .task import CROSS_ENTROPY, Task
+from .task import CROSS_ENTROPY, DEFAULTS, Task
 from .torch_module import OtherParameters, copied, evaluating, scores_of
 
 
@@ -71,8 +71,8 @@ def randomness_of(module: nn.Module, x: Tensor, classes: int, task: Task = CROSS
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
         before = _random_state(x)
         found = _observe(module, values, first, classes, task)
-        if task is CROSS_ENTROPY:
-            _warn_of_probabilities(found)
+        if task is DEFAULTS[task.kind] and task.form.are_classes:
+            _warn_of_probabilities(found, task.form.class_axis)
         depends = found.drawn is not Randomness.OTHER and _depends_on_others(module, values, first, found.scores)
         again = []
         for one in (fresh, module):
@@ -200,12 +200,13 @@ def _refuse_recomputing(layer: nn.Module, _: object) -> None:
 
 
 def _scores(module: nn.Module, parameters: dict[str, Tensor], x: Tensor, classes: int, task: Task) -> Tensor:
-    """Compute the scores. Raises InputError unless each sample has `classes` float scores and `x` stays unchanged."""
+    """Compute the scores. Raises InputError unless they are floats in the task's shape and `x` stays unchanged."""
     given = x.clone()
     scores = scores_of(_called(module, parameters, given))
-    if scores.shape != (len(x), classes):
-        what = {"classification": "classes", "multi-label": "labels", "regression": "number(s)"}[task.kind]
-        raise InputError(f"model: gives scores of shape {tuple(scores.shape)} for {len(x)} samples of {classes} {what}")
+    expected = (len(x), *task.form.score_shape(classes, tuple(x.shape[1:])))
+    if scores.shape != expected:
+        raise InputError(f"model: gives scores of shape {tuple(scores.shape)} for {len(x)} samples of {classes} "
+                         f"{task.form.outputs}, expected {expected}")  # fmt: skip
     if not scores.is_floating_point():
         raise InputError(f"model: gives scores of type {scores.dtype}, without a gradient; return those before argmax")
     if not same(given, x):
@@ -236,10 +237,10 @@ def _takes_floats(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -
     return False
 
 
-def _warn_of_probabilities(found: _Observation) -> None:
+def _warn_of_probabilities(found: _Observation, class_axis: int) -> None:
     """Warn if the scores of every sample are probabilities, because the loss applies softmax to scores itself."""
     for scores, when in ((found.scores, ""), (found.evaluated, "in evaluation mode ")):
-        rows = scores.cpu().double()  # not every device has float64
+        rows = scores.movedim(class_axis, -1).flatten(0, -2).cpu().double()  # not every device has float64
         if rows.shape[-1] > 1 and bool((rows >= 0).all()) and torch.allclose(rows.sum(-1), rows.new_ones(len(rows))):
             warnings.warn(
                 f"model: its scores {when}are all in [0, 1] and sum to 1, as after a softmax; cross-entropy takes the "

@@ -36,7 +36,7 @@ class Batch:
     """Samples for one client, or one batch for each client of a stack."""
 
     x: Tensor  # (*clients, b, *shape)
-    y: Tensor  # (*clients, b) class indices, or (*clients, b, k) labels of other tasks
+    y: Tensor  # (*clients, b) class indices, or (*clients, b, ...) labels of other tasks
     weight: Tensor | None = None  # (*clients, b), sums to 1 per client; None is the plain mean
     key: Tensor | None = None  # (*clients,) int64, determines the dropout masks; None: torch draws them
 
@@ -81,7 +81,7 @@ class Objective:
         self._embeddings = EmbeddingGradients if has_special_gradient(module) else nullcontext
 
     def logits(self, w: Tensor, x: Tensor, key: Tensor | None = None) -> Tensor:
-        """Compute class scores (*clients, b, classes) at `w` (*clients, d) for `x` (*clients, b, *shape).
+        """Compute the scores, such as (*clients, b, classes), at `w` (*clients, d) for `x` (*clients, b, *shape).
 
         Dropout draws its masks from `key` (*clients,), or from torch's random state if `key` is None.
         """
@@ -147,7 +147,9 @@ class Objective:
     ) -> tuple[Tensor, Tensor]:
         """Compute `losses` with `parameters`, each (*clients, *shape); `alone`: the mean penalty instead of `loss`."""
         scores = self._scores_at(parameters, batch.x, batch.key, is_stacked, moving)
-        each = self.task.each(scores.flatten(0, -2), batch.y.flatten(0, scores.ndim - 2)).view(scores.shape[:-1])
+        last = int(is_stacked)  # axis of the samples
+        samples = scores.shape[: last + 1]
+        each = self.task.each(scores.flatten(0, last), batch.y.flatten(0, last)).view(samples)
         plain = each.detach()
         if penalty is not None:
             each = penalty(scores) if alone else each + penalty(scores)

@@ -20,12 +20,11 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from ..core.errors import InputError, printable, shortened
-from ..core.task import Kind
+from ..core.task import FORMS, Kind
 from .labels import Labelling, named, numbered, raw_labels, task_labels, values_of
 from .numbers import Array, alike, check_kind, is_table, sample_tensor
 from .types import Index
 
-AXES: dict[Kind, tuple[int, ...]] = {"classification": (1,), "multi-label": (2,), "regression": (1, 2)}
 # A check for random transforms reads 33 to 64 items again, or all if there are fewer. A transform that changes one item
 # in ten is missed about once in 600 checks.
 ITEMS = 64
@@ -33,15 +32,19 @@ Columns = tuple[str, str]  # the names of the samples' and the labels' columns
 
 
 def samples_and_labels(
-    data: Any, who: str, columns: Columns | None = None, task: Kind = "classification"
+    data: Any, who: str, columns: Columns | None = None, task: Kind | None = "classification"
 ) -> tuple[Tensor, Array]:
     """Return the samples of `data`, a pair (x, y) or a dataset, and their labels as texts or numbers.
+
+    task: None if it is not known yet.
 
     Raises InputError, which calls the data `who`, for other data, and if samples and labels do not fit each other.
     """
     x, y = pair_of(data, who, columns)
     if isinstance(y, list | tuple) and y and hasattr(y[0], "getbands"):
-        raise InputError(f"data: {who} has pictures as labels (masks); a task is one of {', '.join(AXES)}")
+        if task not in ("segmentation", None):
+            raise InputError(f"data: {who} has pictures as labels (masks); these are for task='segmentation'")
+        y = stacked([np.asarray(mask) for mask in y], f"{who}: masks").numpy()
     refuse_other_order(x, y, who)
     several = isinstance(x, list | tuple) and len(x) > 0 and not isinstance(x[0], list | tuple | Number)
     samples = stacked(x, who) if several else sample_tensor(x, f"data: {who} x")
@@ -50,14 +53,14 @@ def samples_and_labels(
     return samples, labels
 
 
-def check_shapes(x: tuple[int, ...], y: tuple[int, ...], who: str, task: Kind) -> None:
+def check_shapes(x: tuple[int, ...], y: tuple[int, ...], who: str, task: Kind | None) -> None:
     """Raise InputError, naming `who`, unless the shapes `x` of samples and `y` of labels fit each other and `task`."""
     if y and not y[0]:
         raise InputError(f"data: {who} has no sample")
-    shapes = {"classification": "(n,)", "multi-label": "(n, labels)", "regression": "(n,) or (n, k)"}
-    if len(y) not in AXES[task] or len(x) < 2 or x[0] != y[0]:
+    forms = list(FORMS.values()) if task is None else [FORMS[task]]
+    if not any(len(y) in form.axes for form in forms) or len(x) < 2 or x[0] != y[0]:
         raise InputError(f"data: {who} has x of shape {tuple(x)} and y of shape {tuple(y)}; "
-                         f"expected (n, ...) and {shapes[task]}")  # fmt: skip
+                         f"expected (n, ...) and {' or '.join(form.shape for form in forms)}")  # fmt: skip
     if 0 in x:
         raise InputError(f"data: {who} has samples without numbers, of shape {tuple(x[1:])}")
 
@@ -127,6 +130,8 @@ def refuse_other_columns(given: Mapping[str, Any]) -> None:
 
 def _is_item(part: Any) -> bool:
     """Return whether `part` is a pair (sample, label): two such pairs are a dataset, not the arrays x and y."""
+    if isinstance(part, tuple) and len(part) == 2 and all(hasattr(one, "getbands") for one in part):
+        return True  # a picture and its mask
     return isinstance(part, tuple | list) and len(part) == 2 and not _axes(part[1]) and bool(_axes(part[0]))
 
 

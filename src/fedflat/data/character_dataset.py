@@ -15,7 +15,7 @@ from .readers.plays import FIRST, LENGTH, LETTERS
 
 
 class CharacterDataset(FileDataset):
-    """Samples of 80 characters, and the character that follows as the class."""
+    """Samples of 80 characters, with the character that follows all of them or each of them."""
 
     def sample_shape(self, form: SampleFormat | None = None) -> tuple[int, ...]:
         """Return the shape of one sample. Raises InputError for a form that the samples cannot have."""
@@ -42,3 +42,4 @@ class CharacterDataset(FileDataset):
 NAMES = {"\n": "newline", " ": "space"}  # of classes that tables cannot show
 CLASS_NAMES = tuple(NAMES.get(letter, letter) for letter in LETTERS)
 TOKENS = FIRST + len(LETTERS)
+TOKEN_NAMES = ("padding", "other", *CLASS_NAMES)

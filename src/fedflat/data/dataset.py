@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core.errors import InputError, printable
 from ..core.progress import Progress
-from ..core.task import Kind
+from ..core.task import FORMS, Kind
 from ..hub import PIN
 from .cache import SourceFiles, Writer, entry, key
 from .conversion import OWN_FORMAT, SampleFormat, write_groups, write_labels, write_pictures, write_texts
@@ -31,7 +31,7 @@ class SampleArrays:
     """The train or test part of a data set in memory."""
 
     x: Tensor  # (n, *shape)
-    y: Tensor  # (n,) int64, or (n, k) floats if the task is not classification
+    y: Tensor  # (n,) or (n, *positions) class indices, int64; for other tasks (n, k) floats
     domain: Index | None = None  # (n,) numbers of domains
     user: Index | None = None  # (n,) numbers of users
 
@@ -86,6 +86,7 @@ class FoundDataset:
     sizes: Mapping[str, int]  # samples of each part
     domains: tuple[str, ...] = ()
     vocabulary_size: int = 0  # 0 unless samples are token numbers
+    task: Kind = "classification"
 
     def sample_shape(self, form: SampleFormat = OWN_FORMAT) -> tuple[int, ...]:
         """Return the shape of one sample; `form` is ignored, because the samples are already in their stored form."""
@@ -134,7 +135,7 @@ class FileDataset:
     domains: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()  # other names that the folder of this set may have
     class_names: tuple[str, ...] = ()  # of the class indices; empty: they have none
-    multi_label: bool = False  # whether a sample has `classes` labels of 0 and 1, not one class
+    task: Kind = "classification"
 
     def sample_shape(self, form: SampleFormat = OWN_FORMAT) -> tuple[int, ...]:
         """Return the shape of one sample in `form`. Raises InputError for a form that the samples cannot have."""
@@ -167,8 +168,10 @@ class FileDataset:
         )  # fmt: skip
         if not partial:
             self._check_sizes(name, loaded.sizes)
-        classes = 0 if self.multi_label else self.classes
-        return replace(loaded, classes=classes, class_names=self.class_names, preparation=self.preparation)
+        classes = self.classes if FORMS[self.task].are_classes else 0  # labels that are numbers are converted later
+        return replace(
+            loaded, classes=classes, class_names=self.class_names, preparation=self.preparation, task=self.task
+        )
 
     def _folder(self, name: str, data_dir: str | None) -> Path:
         """Return the folder with the files of this set.
@@ -208,7 +211,7 @@ class FileDataset:
         if parts is None or "train" not in parts:
             raise InputError(f"data folder {folder} has no files of {name}; expected {self.where}")
         for part, content in parts.items():
-            if self.multi_label:
+            if self.task != "classification":
                 writer.add(f"{part}-y", content.labels)
             else:
                 write_labels(writer, f"{name} {part}", part, content, self.classes)

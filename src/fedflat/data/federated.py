@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..core.hyper import takes_numbers
 from ..core.object_references import portable
-from ..core.task import Kind
+from ..core.task import FORMS, IGNORED, Kind, LabelForm
 from .dataset import LoadedDataset
 from .labels import Labelling, checked_task
 from .numbers import check_kind
@@ -50,10 +50,10 @@ class FederatedData:
     """
 
     x: Tensor  # (n, *shape)
-    y: Tensor  # (n,) class indices, int64; for other tasks (n, k) floats
+    y: Tensor  # (n,) or (n, *positions) class indices, int64; for other tasks (n, k) floats
     members: Members  # (sum of sizes,) sample indices, client after client
     offsets: Index  # (clients + 1,) where the samples of each client begin and end in `members`
-    classes: int  # number of classes; for other tasks k, the number of model outputs per sample
+    classes: int  # number of classes; for other tasks k, the number of model outputs per sample or position
     test: tuple[Tensor, Tensor] | None = None  # x (m, *shape), y (m,)
     name: str = "data"
     partition: str | Partition = "given"  # the scheme that split the data, or a description of the split
@@ -118,7 +118,7 @@ class FederatedData:
         same kind of numbers: uint8, integers or floats.
 
         own_tests: in place of `test`, the test samples of each client; together they are the test set.
-        task: "multi-label", for y (n_i, labels) of 0 and 1, or "regression", for y (n_i,) or (n_i, k) of numbers.
+        task: as in `split`.
         classes, labels, class_names, columns: as in `split`. validation: share of each client's samples that it does
         not train on, drawn by `seed`. augment: augmentation in training, for pictures: uint8 (n, channels, height,
         width) or floats.
@@ -160,8 +160,10 @@ class FederatedData:
         x, y: arrays, tensors or DataFrames, x (n, *shape), y (n,) class indices, or names of classes. Or x alone: a
             map-style dataset of torch with items (x, y), or a dataset of Hugging Face, whose `columns` then name x and
             y. Pictures of Pillow become uint8 (channels, height, width), which models see scaled to [0, 1].
-        task: "multi-label", for y (n, labels) of 0 and 1, or "regression", for y (n,) or (n, k) of numbers; partitions
-            by class then do not apply.
+        task: "multi-label", for y (n, labels) of 0 and 1; "regression", for y (n,) or (n, k) of numbers; "next-token",
+            for x (n, tokens) and y (n, tokens), the token that follows each; or "segmentation", for pictures
+            x (n, channels, height, width) and the class of each pixel, y (n, height, width), or masks of Pillow.
+            In the last two, -100 marks what does not count. Partitions by class are for classification only.
         test: a share of the samples in (0, 0.9], with the classes in proportion and the same samples for every seed; or
             a pair (x, y); or another dataset of the same kind.
         validation: share of each client's samples that it does not train on.
@@ -187,12 +189,16 @@ class FederatedData:
     def __repr__(self) -> str:
         """Return name, sizes and partition, without the samples."""
         size = " x ".join(map(str, self.shape))
-        kinds = {"classification": "in {} classes", "multi-label": "with {} labels", "regression": "with {} number(s)"}
-        labels = kinds[self.task].format(self.classes)
+        how = "in" if self.task == "classification" else "with"
         return (
-            f"FederatedData({self.name}: {len(self.y):,} samples of {size} {labels}, "
+            f"FederatedData({self.name}: {len(self.y):,} samples of {size} {how} {self.classes} {self.form.outputs}, "
             f"{self.clients} clients, {self.partition})"
         )
+
+    @property
+    def form(self) -> LabelForm:
+        """The form of labels and scores."""
+        return FORMS[self.task]
 
     @property
     def clients(self) -> int:
@@ -261,8 +267,11 @@ class FederatedData:
         return self.x.device != self.y.device
 
     def counts(self) -> Index:
-        """Count samples by client and class or label, (clients, classes); regression: by client only, (clients, 1)."""
-        if self.task == "regression":
+        """Count samples by client and class or label, (clients, classes).
+
+        If samples have neither a class nor several labels, they are counted by client only, (clients, 1).
+        """
+        if self.task == "regression" or self.form.has_positions:
             return self.sizes[:, None]
         if self.task == "multi-label":
             of_clients = (self.y[torch.from_numpy(self.held(slice(*ends)))] for ends in pairwise(self.offsets))
@@ -383,7 +392,9 @@ def _check_samples(which: str, x: Tensor, y: Tensor, classes: int, task: Kind) -
         raise InputError(
             f"data: {which} x must be real, of shape (n, ...) with n = {len(y)}, got {tuple(x.shape)} {x.dtype}"
         )
-    if task != "classification":
+    if FORMS[task].has_positions:
+        _check_positions(which, x, y, classes, FORMS[task])
+    elif not FORMS[task].are_classes:
         _check_numbers(which, y, classes, task)
     elif len(wrong := torch.nonzero((y < 0) | (y >= classes)).flatten()):
         label = int(y[wrong[0]])
@@ -394,6 +405,20 @@ def _check_samples(which: str, x: Tensor, y: Tensor, classes: int, task: Kind) -
         if len(broken):
             raise InputError(f"data: {which} sample {int(broken[0])} has a value that is NaN or infinite "
                              f"({len(broken)} of {len(x)} samples)")  # fmt: skip
+
+
+def _check_positions(which: str, x: Tensor, y: Tensor, classes: int, form: LabelForm) -> None:
+    """Raise InputError unless each position of every sample has a class index or is ignored, and not all are."""
+    positions = form.positions(tuple(x.shape[1:]))
+    if tuple(y.shape[1:]) != positions or y.dtype != torch.int64:
+        raise InputError(f"data: {which} y must be int64 of shape {(len(x), *positions)}, {form.shape}, "
+                         f"got {tuple(y.shape)} {y.dtype}")  # fmt: skip
+    if len(wrong := torch.nonzero((y != IGNORED) & ((y < 0) | (y >= classes)))):
+        place = wrong[0].tolist()
+        raise InputError(f"data: {which} label {int(y[tuple(place)])} of sample {place[0]} at {place[1:]} is outside "
+                         f"0..{classes - 1}; {IGNORED} marks what does not count")  # fmt: skip
+    if len(empty := torch.nonzero((y == IGNORED).flatten(1).all(1)).flatten()):
+        raise InputError(f"data: {which} sample {int(empty[0])} has no label that counts: all are {IGNORED}")
 
 
 def _check_numbers(which: str, y: Tensor, numbers: int, task: Kind) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core.errors import InputError, printable, shortened
 from ..core.registry import known_names
-from ..core.task import KINDS, Kind
+from ..core.task import FORMS, KINDS, Kind
 from .numbers import Array, array_of, stored
 
 MISSING = ("", "nan", "NaN", "<NA>", "NaT")  # texts that a missing value becomes in a column of texts
@@ -70,7 +70,7 @@ def raw_labels(values: Any, what: str) -> Array:
 def task_labels(
     labels: Mapping[str, Tensor], found: tuple[str, ...], task: Kind, how: Labelling
 ) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
-    """Convert the labels of every part to the form of `task`: class indices int64 (n,), or floats (n, k).
+    """Convert the labels of every part to the form of `task`: class indices int64 (n, ...), or floats (n, k).
 
     Return the converted labels by part, the number of model outputs, and the names of classes, if any. Raises
     InputError, naming the part, for labels that the task cannot have.
@@ -82,12 +82,27 @@ def task_labels(
         whole = {part: y if found else torch.from_numpy(_whole(y.numpy(), f"data: {part} label"))
                  for part, y in labels.items()}  # fmt: skip
         return class_indices(whole, found, how)
+    if FORMS[task].has_positions:
+        return _classes_of_positions(labels, found, task, how)
     if found or how.labels == "names" or how.class_names:
         raise InputError(f"data: names of classes go with classification; for {task} labels are numbers")
     numbers = {part: (y if y.is_floating_point() else y.to(torch.get_default_dtype())).view(len(y), -1)
                for part, y in labels.items()}  # fmt: skip
     outputs = next(iter(numbers.values())).shape[1]
     return numbers, outputs if how.classes is None else how.classes, ()
+
+
+def _classes_of_positions(
+    labels: Mapping[str, Tensor], found: tuple[str, ...], task: Kind, how: Labelling
+) -> tuple[dict[str, Tensor], int, tuple[str, ...]]:
+    """Return class indices, int64 (n, *positions), of every part, the number of classes, and their stated names."""
+    if found or how.labels == "names":
+        raise InputError(f"data: labels of {task} are whole numbers from 0, not names")
+    checked_names(how.class_names, "class")
+    whole = {part: torch.from_numpy(_whole(y.numpy(), f"data: {part} label")) for part, y in labels.items()}
+    classes = how.classes or len(how.class_names) or max(1, 1 + max(int(y.max()) for y in whole.values()))
+    _check_number(classes)
+    return whole, classes, how.class_names
 
 
 def named(values: Mapping[str, Array], what: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:

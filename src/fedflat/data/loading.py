@@ -10,7 +10,7 @@ from ..core.errors import InputError
 from ..core.hyper import takes_numbers
 from ..core.progress import Progress, no_progress
 from ..core.registry import suggestion
-from ..core.task import Kind
+from ..core.task import DEFAULTS, FORMS, Kind
 from ..hub import commit_of, fetch, pin, pinned
 from .arrays import check_shapes
 from .conversion import OWN_FORMAT, SampleFormat
@@ -37,7 +37,7 @@ def load(
 
     data_dir: folder that holds a folder with the data set's files, by default $FEDFLAT_DATA; the first
         call converts the files, later calls map the result into memory.
-    task: "multi-label" or "regression", for labels in your own folder that are no classes.
+    task: kind of the labels, for a set or a folder whose samples have not one class each; see `FederatedData.split`.
     options: the fields of `DataOptions`: augment, partial, train_samples, test_samples, test_domain,
         image_size, text_length, validation, tokenizer, labels, class_names.
 
@@ -75,8 +75,12 @@ def labelled(loaded: LoadedDataset, task: Kind, name: str, how: Labelling = INDI
     """Return `loaded` with labels for `task`. Raises InputError, naming the set, if its labels do not fit the task."""
     whole = loaded.train.y.ndim == 1 and not loaded.train.y.is_floating_point()
     class_numbers = whole and not loaded.schema.is_of_table
-    if task != "classification" and (loaded.classes or class_numbers):
-        raise InputError(f"data.name = {name!r} has classes, and {task} needs other labels: floats, or (n, k) in npz")
+    if loaded.classes and loaded.task not in ("classification", task):
+        raise InputError(f"data.name = {name!r} has labels for {loaded.task}, not for {task}; set loss = "
+                         f"{DEFAULTS[loaded.task].loss!r}, or in Python task = {loaded.task!r}")  # fmt: skip
+    if task not in (loaded.task, "classification") and (loaded.classes or class_numbers):
+        raise InputError(f"data.name = {name!r} has classes, and {task} needs other labels: floats, or "
+                         f"{FORMS[task].shape} in npz")  # fmt: skip
     if loaded.classes and how != INDICES:
         raise InputError(f"data.labels and data.class_names say what labels of your own mean; {name} declares its "
                          f"{loaded.classes} classes")  # fmt: skip

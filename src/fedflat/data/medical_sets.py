@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..core.task import FORMS, Kind
 from .dataset import FileDataset
 from .preparation import Preparation
 from .readers.array_files import MedicalNpz
@@ -14,20 +15,21 @@ CHEST = ("atelectasis", "cardiomegaly", "effusion", "infiltration", "mass", "nod
 
 
 def _medical(
-    name: str, what: str, train: int, test: int, classes: tuple[str, ...], channels: int = 1, multi_label: bool = False
-) -> FileDataset:
+    name: str, what: str, train: int, test: int, classes: tuple[str, ...], channels: int = 1,
+    task: Kind = "classification",
+) -> FileDataset:  # fmt: skip
     """Describe one set. Pixels are normalised by 0.5 and 0.5, as in MedMNIST's own experiments."""
-    kind = "labels" if multi_label else "classes"
+    is_multi_label, kind = task == "multi-label", FORMS[task].outputs
     return FileDataset(
         f"MedMNIST's {what}, {len(classes)} {kind}, {train:,} pictures for training and {test:,} for test.",
         classes=len(classes),
         sizes={"train": train, "test": test},
-        layouts=(MedicalNpz(name, len(classes) if multi_label else 1),),
+        layouts=(MedicalNpz(name, len(classes) if is_multi_label else 1),),
         picture=Shape(channels, size=28),
         preparation=Preparation(mean=(0.5,) * channels, std=(0.5,) * channels),
         folders=("medmnist",),
-        class_names=() if multi_label else classes,
-        multi_label=multi_label,
+        class_names=() if is_multi_label else classes,
+        task=task,
     )
 
 
@@ -38,7 +40,7 @@ MEDICAL_SETS = {
          "platelet"), channels=3,
     ),
     "breastmnist": _medical("breastmnist", "ultrasound of the breast", 546, 156, ("malignant", "normal or benign")),
-    "chestmnist": _medical("chestmnist", "X-rays of the chest", 78_468, 22_433, CHEST, multi_label=True),
+    "chestmnist": _medical("chestmnist", "X-rays of the chest", 78_468, 22_433, CHEST, task="multi-label"),
     "dermamnist": _medical(
         "dermamnist", "lesions of the skin", 7_007, 2_005,
         ("actinic keratosis", "basal cell carcinoma", "benign keratosis", "dermatofibroma", "melanoma", "nevus",

@@ -163,6 +163,7 @@ def own_dataset(name: str, read: Callable[[], Any]) -> BundledDataset:
         where=f"what {portable(name)} returns",
         domains=loaded.domains,
         vocabulary_size=len(loaded.vocabulary),
+        task=loaded.task,
     )
 
 
@@ -172,8 +173,8 @@ def _of_pairs(returned: Any) -> LoadedDataset:
     has_test = all(isinstance(part, tuple | list) and len(part) == 2 for part in returned)
     given = dict(zip(("training", "test"), returned if has_test else (returned,), strict=False))
     refuse_other_columns(given)
-    # `loss` decides the task later; the checks for regression accept the labels of every task.
-    parts = {part: samples_and_labels(pair, f"the {part} part", task="regression") for part, pair in given.items()}
+    # `loss` decides the task later.
+    parts = {part: samples_and_labels(pair, f"the {part} part", task=None) for part, pair in given.items()}
     x = alike({part: x for part, (x, _) in parts.items()})
     y, names = named({part: y for part, (_, y) in parts.items()}, "label")
     samples = [SampleArrays(*pair) for pair in zip(x, y.values(), strict=True)]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, printable
-from ..core.task import Kind
+from ..core.task import FORMS, Kind, LabelForm
 from .arrays import has_columns, stacked
 from .conversion import encode
 from .federated import FederatedData
@@ -37,7 +37,7 @@ class SampleKind:
     shape: tuple[int, ...]  # of one sample
     numbers: NumberKind  # kind of the numbers in stored samples
     task: Kind
-    outputs: int  # number of scores of a sample: one for each class, label or predicted number
+    outputs: int  # number of scores of a sample, or of one of its positions: classes, labels or predicted numbers
     mean: tuple[float, ...] = ()  # as in `Preparation`
     std: tuple[float, ...] = ()
     class_names: tuple[str, ...] = ()  # empty if classes have none
@@ -50,6 +50,16 @@ class SampleKind:
             raise InputError("samples: not a shape, or not a number of scores")
         if len(names) not in (0, self.outputs) or len(names) < len(self.class_names) or len(self.mean) != len(self.std):
             raise InputError("samples: not a short name of its own for each class, or not a deviation for each mean")
+
+    @property
+    def form(self) -> LabelForm:
+        """The form of labels and scores."""
+        return FORMS[self.task]
+
+    @property
+    def score_shape(self) -> tuple[int, ...]:
+        """The shape of the scores of one sample."""
+        return self.form.score_shape(self.outputs, self.shape)
 
     @classmethod
     def of(cls, data: FederatedData) -> Self:

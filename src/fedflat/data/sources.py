@@ -11,9 +11,11 @@ import torch
 from ..core.errors import InputError, shortened
 from ..core.object_references import ExtensionPoint, find_outside, installed, is_outside, is_reference, resolved
 from ..core.registry import known_names, matching
-from .character_dataset import CLASS_NAMES, TOKENS, CharacterDataset
+from .character_dataset import CLASS_NAMES, TOKEN_NAMES, TOKENS, CharacterDataset
 from .class_folders import ClassFolders
 from .dataset import BundledDataset, FileDataset, HubRepository, LoadedDataset, SampleArrays
+from .drawn_shapes import NAMES as SHAPE_NAMES
+from .drawn_shapes import SIZE, TEST, TRAIN, USERS, drawn_shapes
 from .medical_sets import MEDICAL_SETS
 from .own_data import own_dataset
 from .own_folders import FolderDataset, NpzFolder, ParquetFolder
@@ -223,6 +225,25 @@ TABLE: dict[str, Source] = {
         vocabulary_size=TOKENS,
         folders=("tiny_shakespeare",),
         class_names=CLASS_NAMES,
+    ),
+    "shakespeare_roles": CharacterDataset(
+        "Shakespeare by role, in pieces of 80 characters: the next of 82 tokens at each of them, from one text.",
+        classes=TOKENS,
+        sizes={},
+        layouts=(RoleText(in_pieces=True),),
+        vocabulary_size=TOKENS,
+        folders=("tiny_shakespeare",),
+        class_names=TOKEN_NAMES,
+        task="next-token",
+    ),
+    "shapes": BundledDataset(
+        summary="Shapes drawn from a seed, 24x24 grey, 4 classes of pixels, 20 users, 600 for training, 200 for test.",
+        read=drawn_shapes,
+        classes=len(SHAPE_NAMES),
+        shape=(1, SIZE, SIZE),
+        sizes={"train": USERS * TRAIN, "test": USERS * TEST},
+        where="nothing needed: fedflat draws it",
+        task="segmentation",
     ),
     "svhn": FileDataset(
         "SVHN (Netzer et al., 2011): 32x32 house numbers, 10 digits, 73,257 for training and 26,032 for test.",

@@ -28,8 +28,8 @@ History = Sequence[Mapping[str, float]]
 HOOKS = ("should_stop", "round_ended", "run_ended")
 MISSPELT = 0.73  # similarity in [0, 1] from which a method is taken for a misspelt hook, e.g. `on_run_end`
 
-HIGHER_IS_BETTER = ("accuracy", "f1", "r2")  # endings of metrics
-LOWER_IS_BETTER = ("loss", "rmse", "mae")
+HIGHER_IS_BETTER = ("accuracy", "f1", "r2", "iou")  # endings of metrics
+LOWER_IS_BETTER = ("loss", "rmse", "mae", "perplexity")
 
 
 class Callback:

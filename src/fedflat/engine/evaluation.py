@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from ..metrics.accuracy import (
     spread,
     validation_accuracies,
 )
-from ..metrics.by_client import MOST_CLIENTS, ClientScores, Correct, client_scores, with_test_samples
+from ..metrics.by_client import MOST_CLIENTS, ClientScores, Correct, Recognised, client_scores, with_test_samples
 from ..metrics.classification import Collector
 from .ranks import Ranks
 
@@ -75,13 +76,13 @@ class ServerModel:
     def final_scores(self) -> dict[str, float]:
         """Return the metrics at the end of a run: clients' accuracies on their own samples, and training loss."""
         w, values = self.w(), dict[str, float]()
-        if self.data.own_test is not None and self.data.task != "regression":
+        if self.data.own_test is not None and self.data.form.has_accuracy:
             found = score(self.objective, w, *tests_of(self.data), self.data.preparation)
             values |= spread_of(OWN_TEST, own_test_accuracies(found, self.data))
         if self.data.validation is not None:
             values |= spread_of("validation_accuracy", validation_accuracies(self.objective, w, self.data))
         train = score(self.objective, w, self.data.x, self.data.y, self.data.preparation)
-        if len(train.correct):  # there is no accuracy in regression
+        if self.data.form.has_accuracy:
             values |= spread_of("client_accuracy", per_client(train, self.data))
         held = torch.from_numpy(self.data.held(slice(None)))  # samples that no client holds are left out
         loss = float(train.loss.double().cpu()[held].mean())
@@ -95,7 +96,7 @@ class ServerModel:
     def recognised(self) -> Correct | None:
         """Return which test samples the model recognises, by client; None without own test samples to report."""
         clients = with_test_samples(self.data, np.arange(self.data.clients))
-        if not 0 < len(clients) <= MOST_CLIENTS or self.data.own_test is None or self.data.task == "regression":
+        if not 0 < len(clients) <= MOST_CLIENTS or self.data.own_test is None or not self.data.form.has_accuracy:
             return None
         found = score(self.objective, self.w(), *tests_of(self.data), self.data.preparation).correct.cpu().numpy()
         parts = self.data.own_test.parts()
@@ -107,7 +108,7 @@ class ServerModel:
             return {}
         found = test_evaluation(self.objective, w, self.data, self.metrics)
         values = {f"test_{name}": value for name, value in found.numbers.items()}
-        if self.data.own_test is not None and self.data.task != "regression":
+        if self.data.own_test is not None and self.data.form.has_accuracy:
             values[OWN_TEST] = float(own_test_accuracies(found, self.data).mean())
         return values
 
@@ -143,7 +144,7 @@ class OwnModels:
         if self.data.validation is not None:
             values |= spread_of("validation_accuracy", self._accuracies(self.data.validation))
         train = self._evaluations(Holdings(self.data.members, self.data.offsets))
-        if self.data.task != "regression":
+        if self.data.form.has_accuracy:
             values |= spread_of("client_accuracy", np.array([score.accuracy for score in train]))
         loss = float(torch.cat([score.loss.double() for score in train]).mean())
         return values | test_samples(self.data) | {"train_loss": loss}
@@ -157,7 +158,7 @@ class OwnModels:
 
     def _recognised(self) -> Correct:
         """Return which of its test samples each client's model recognises, for clients with some."""
-        if self.data.own_test is None or self.data.task == "regression":
+        if self.data.own_test is None or not self.data.form.has_accuracy:
             return {}
         parts, clients = self.data.own_test.parts(), with_test_samples(self.data, self.clients)
         return {client: recognised_by(self.objective, self.w(client), self.data, parts[client]) for client in clients}
@@ -220,7 +221,7 @@ class PersonalModels:
     def _recognised(self) -> Correct:
         """Return which of its test samples each client's own model recognises, for clients with some."""
         data, objective = self.server.data, self.server.objective
-        if data.own_test is None or data.task == "regression":
+        if data.own_test is None or not data.form.has_accuracy:
             return {}
         parts, those = data.own_test.parts(), np.array(with_test_samples(data, self.clients), dtype=np.int64)
         found = torch.zeros(sum(len(parts[client]) for client in those), dtype=torch.float64)
@@ -229,13 +230,13 @@ class PersonalModels:
             client = int(those[place])
             correct = recognised_by(objective, self.w(client), data, parts[client])
             found[ends[place] : ends[place + 1]] = torch.from_numpy(correct)
-        whole = self.ranks.summed(found).numpy() > 0.5
+        whole = self.ranks.summed(found).numpy()
         return {int(client): whole[ends[i] : ends[i + 1]] for i, client in enumerate(those)}
 
     @property
     def _score(self) -> str:
         """The name of a client's score."""
-        return "rmse" if self.server.data.task == "regression" else "accuracy"
+        return "accuracy" if self.server.data.form.has_accuracy else "rmse"
 
     def _scores(self, holdings: Holdings) -> NDArray[np.float64]:
         """Return the score of each client's own model on its samples in `holdings`, for clients with some."""
@@ -278,9 +279,9 @@ def tests_of(data: FederatedData) -> tuple[Tensor, Tensor]:
     return data.test
 
 
-def recognised_by(objective: Objective, w: Tensor, data: FederatedData, samples: Members) -> NDArray[np.bool_]:
+def recognised_by(objective: Objective, w: Tensor, data: FederatedData, samples: Members) -> Recognised:
     """Return which of the test samples with the indices `samples` (n,) the model `w` (d,) recognises, (n,)."""
-    found: NDArray[np.bool_] = score_test_samples(objective, w, data, samples).correct.cpu().numpy()
+    found: Recognised = score_test_samples(objective, w, data, samples).correct.cpu().numpy()
     return found
 
 
@@ -302,7 +303,7 @@ def spread_of(name: str, accuracies: NDArray[np.float64]) -> dict[str, float]:
 def predict(
     module: nn.Module, kind: SampleKind, x: Any, classes: bool = False, encoder: Encoder | None = None
 ) -> Tensor:
-    """Compute the scores (n, k) of samples `x`, or with `classes` their classes by `classes_of`, on the CPU.
+    """Compute the scores (n, ...) of samples `x`, or with `classes` their classes by `classes_of`, on the CPU.
 
     The scores are computed in batches, on the module's device, in evaluation mode and without gradients. Raises
     InputError for samples of another kind than in training, see `SampleKind.stored`, and for scores that are NaN or
@@ -312,30 +313,31 @@ def predict(
     check_tokens(module, *([] if stored.is_floating_point() else [stored]))
     parameters = list(module.parameters())
     first = next((p for p in parameters if p.requires_grad), parameters[0])
-    parts = [torch.empty(0, kind.outputs, dtype=first.dtype)] if not len(stored) else []
+    shape = kind.score_shape
+    parts = [torch.empty(0, *shape, dtype=first.dtype)] if not len(stored) else []
     with torch.inference_mode(), evaluating(module):
-        for batch in torch.split(stored, samples_at_once(stored)) if len(stored) else ():
-            parts.append(_scores(module, kind.prepared(batch.to(first.device), first.dtype), kind.outputs).cpu())
+        for batch in torch.split(stored, samples_at_once(stored, prod(shape))) if len(stored) else ():
+            parts.append(_scores(module, kind.prepared(batch.to(first.device), first.dtype), shape).cpu())
     scores = torch.cat(parts).clone()
     return classes_of(scores, kind) if classes else scores
 
 
 def classes_of(scores: Tensor, kind: SampleKind) -> Tensor:
-    """Return the class with the largest score, int64 (n,); in a multi-label task 0 or 1 for each label, int64 (n, k).
+    """Return the class with the largest score, int64 (n,), or (n, *positions) if each position has one.
 
-    Raises InputError in regression.
+    In a multi-label task it is 0 or 1 for each label, int64 (n, k). Raises InputError in regression.
     """
     if kind.task == "regression":
         raise InputError("predict: a regression has no classes; its scores are the numbers that it predicts")
-    return scores.argmax(-1) if kind.task == "classification" else (scores > 0).long()
+    return scores.argmax(kind.form.class_axis) if kind.form.are_classes else (scores > 0).long()
 
 
-def _scores(module: nn.Module, x: Tensor, outputs: int) -> Tensor:
+def _scores(module: nn.Module, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     try:
         scores = scores_of(module(x))
     except (RuntimeError, LookupError) as error:
         reason = shortened(printable((str(error).splitlines() or [type(error).__name__])[0]))
         raise InputError(f"predict: the model cannot take these samples: {reason}") from error
-    if scores.shape != (len(x), outputs) or not torch.isfinite(scores).all():
+    if scores.shape != (len(x), *shape) or not torch.isfinite(scores).all():
         raise InputError("predict: the model gives scores that are NaN or infinite, or not one row for each sample")
     return scores

@@ -155,8 +155,10 @@ class Problem:
         is_partly_frozen = not all(p.requires_grad for p in module.parameters())
         self._base_hash = frozen_hash(module) if is_partly_frozen else None
         self.task = task_of(loss, data.task)
-        if self.task.kind == "regression" and data.validation is not None:
-            raise InputError("validation samples measure accuracy, which regression does not have; set validation = 0")
+        if not self.task.form.has_accuracy and data.validation is not None:
+            raise InputError(
+                f"validation samples measure accuracy, which {self.task.kind} does not have; set validation = 0"
+            )
         self.objective = Objective(module, bf16=is_bfloat16, task=self.task, buffers=buffers)
         self.layers = layers_of(module)
         w = self.initial_parameters()

@@ -20,7 +20,7 @@ from ..data.types import Index
 from ..files import make_folder
 from ..metrics.by_client import ClientScores
 from ..metrics.flatness import Finding, Flatness
-from ..metrics.protocols import AccuracyCurve, score_name
+from ..metrics.protocols import SCORES, AccuracyCurve, score_name
 from ..rounds.checksums import Checksums
 from ..rounds.cost import MethodCost
 from ..rounds.run_model import save_model
@@ -102,6 +102,9 @@ class Run:
     def predict(self, x: Any, classes: bool = False) -> Tensor:
         """Compute the scores (n, k) of samples `x` (n, *shape), or with `classes` the class of each, int64 (n,).
 
+        If each position of a sample has a label, scores are (n, tokens, k) or (n, k, height, width), and each position
+        has a class.
+
         x: samples as they were given for training, before any scaling: an array, a tensor, a list of pictures or
         texts, or a dataset, whose labels are ignored. In a multi-label task `classes` are 0 and 1 (n, k); a
         regression has none. The scores are computed in batches on the model's device, in evaluation mode; the result is
@@ -139,9 +142,9 @@ class Run:
 
 
 def short_description(method: str, seed: int, summary: Mapping[str, float]) -> str:
-    """Describe a run in brief, e.g. `FedSAM, seed 0, 50 rounds, test accuracy 91.20 %`."""
-    accuracy = summary.get("test_accuracy")
-    tested = "" if accuracy is None else f", test accuracy {100 * accuracy:.2f} %"
+    """Describe a run in brief, such as `FedSAM, seed 0, 50 rounds, test accuracy 91.20 %`."""
+    score = score_name(summary)
+    tested = "" if score is None else f", {SCORES[score].title} {SCORES[score].text(summary[score])}"
     return f"{method}, seed {seed}, {summary['rounds']:.0f} rounds{tested}"
 
 
@@ -160,8 +163,9 @@ def summarise(
 
     `test_accuracy` and `test_accuracy_std` are mean and population standard deviation over the `last` evaluations.
     `test_accuracy_last` is the accuracy of the final model. `test_accuracy_best_validation` is the test accuracy of the
-    round with the best accuracy on the clients' validation samples, if there are any. In regression `test_r2` stands in
-    for `test_accuracy`; `test_rmse_last`, `test_mse_last` and `test_mae_last` are those of the final model.
+    round with the best accuracy on the clients' validation samples, if there are any. In other tasks the score of the
+    task stands in for `test_accuracy`: `test_r2`, `test_perplexity` or `test_mean_iou`; `test_rmse_last`,
+    `test_mse_last` and `test_mae_last` are those of the final model.
     """
     vector_bytes = parameters * number_bytes
     values: dict[str, float] = {"rounds": len(history), "parameters": parameters, "vector_bytes": vector_bytes}
@@ -189,7 +193,7 @@ def _tested(history: list[dict[str, float]], last: int, vector_bytes: int) -> di
     }
     values |= {name: value for name, value in other.items() if name not in values}
     if best := curve.best_on_validation():
-        values |= {"best_validation_round": best[0], "test_accuracy_best_validation": best[1]}
+        values |= {"best_validation_round": best[0], f"{score}_best_validation": best[1]}
     return values
 
 

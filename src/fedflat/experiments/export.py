@@ -155,6 +155,9 @@ def predict_file(run: StoredRun, source: Path, out: Path, scores: bool, probabil
         raise InputError(f"--out {out} is there already; choose another name, or remove it")
     if probabilities and run.samples.task == "regression":
         raise InputError("--probabilities: a regression has none; its predictions are the numbers")
+    if run.samples.form.has_positions:
+        raise InputError(f"--input: a table has a line for each sample, and in {run.samples.task} each position has a "
+                         "prediction; use predict of the loaded run in Python")  # fmt: skip
     (names, pieces), parts = _samples(source, run), list[Tensor]()
     if not names:
         raise InputError(f"--input {source} has no samples")

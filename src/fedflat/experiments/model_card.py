@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from .run_directory import StoredRun
 
 CARD = "README.md"
-METRICS = {"test_accuracy": "accuracy", "test_r2": "r_squared"}  # the hub's names of the scores of runs
+METRICS = {
+    "test_accuracy": "accuracy",
+    "test_r2": "r_squared",
+    "test_perplexity": "perplexity",
+    "test_mean_iou": "mean_iou",
+}  # the hub's names of the scores of runs
 SETTINGS = (
     "method", "client", "participation", "weights", "loss", "perturbation", "augmentation", "adapter", "privacy",
     "guard", "attack", "compress", "buffers", "precision", "seed",
@@ -70,6 +75,8 @@ def _index(run: StoredRun, score: str) -> dict[str, Any]:
 def _task(run: StoredRun) -> str:
     """Return the hub's name of the task."""
     kind = run.samples
+    if kind.form.has_positions:
+        return "text-generation" if kind.task == "next-token" else "image-segmentation"
     samples = "text" if kind.numbers == "tokens" else "image" if len(kind.shape) == 3 else "tabular"
     return f"{samples}-{'regression' if kind.task == 'regression' else 'classification'}"
 

@@ -25,6 +25,7 @@ from ..data.types import Index
 from ..files import parsed, read_bytes
 from ..metrics.by_client import MOST_CLIENTS, ClientScores
 from ..metrics.flatness import Finding
+from ..metrics.protocols import SCORES
 from ..rounds.settings import CLASS, flattened
 from .config_errors import short_repr
 from .spec import MAX_CLIENTS, MAX_ROUNDS
@@ -40,7 +41,7 @@ MAX_AXES = 8  # of a sample
 MAX_CURVE = 100_000  # points
 MAX_NUMBER = 1e300  # so that a mean is finite
 REQUIRED_COLUMNS = ("t", "gradients", "bytes_down", "bytes_up")  # of metrics.parquet
-SHARES = ("test_accuracy", "validation_accuracy")  # columns of metrics.parquet in [0, 1], whose cells may be empty
+SHARES = ("test_accuracy", "test_mean_iou", "validation_accuracy")  # columns in [0, 1], whose cells may be empty
 T = TypeVar("T")
 
 
@@ -219,6 +220,13 @@ class Summary(_FilePart):
     clients: Annotated[ClientScores, AfterValidator(_checked_clients)] | None = None  # if they have test samples
 
 
+def _of_score(name: str) -> type[_FilePart]:
+    """Return the numbers that a summary has with the score called `name`."""
+    kind: Any = Share if name in SHARES else Loss
+    kinds = {name: kind, f"{name}_std": kind, f"{name}_evaluations": Rounds, f"{name}_last": kind}
+    return _required(**kinds, test_loss_last=Loss)
+
+
 # Groups of further numbers, by the first name of each group; some need a test set, validation samples or both.
 FURTHER_NUMBERS = {
     "client_accuracy_mean": _required(
@@ -236,17 +244,15 @@ FURTHER_NUMBERS = {
         personal_accuracy_mean=Share, personal_accuracy_std=Share, personal_accuracy_worst=Share,
         personal_accuracy_best=Share,
     ),
-    "test_accuracy": _required(
-        test_accuracy=Share, test_accuracy_std=Share, test_accuracy_evaluations=Rounds, test_accuracy_last=Share,
-        test_loss_last=Loss,
-    ),
     "validation_accuracy_mean": _required(
         validation_accuracy_mean=Share, validation_accuracy_std=Share, validation_accuracy_worst=Share,
         validation_accuracy_best=Share,
     ),
     "test_samples": _required(test_samples=Annotated[int, Field(ge=1)]),
     "epsilon": _required(epsilon=Amount, epsilon_replace_one=Amount, delta=Share, noise_multiplier=Amount),
-    "best_validation_round": _required(best_validation_round=Rounds, test_accuracy_best_validation=Share),
+    "best_validation_round": _required(best_validation_round=Rounds),
+    **{name: _of_score(name) for name in SCORES},
+    **{f"{name}_best_validation": _required(**{f"{name}_best_validation": Share}) for name in SCORES if name in SHARES},
 }  # fmt: skip
 _FINDINGS = TypeAdapter(list[Finding])
 _SPLIT = TypeAdapter(PartitionStatistics)

@@ -30,7 +30,7 @@ from ..core.object_references import (
 )
 from ..core.perturbation import Perturbation
 from ..core.running_statistics import Buffers
-from ..core.task import LOSSES, Kind
+from ..core.task import FORMS, LOSSES, Kind
 from ..core.wrapper import Wrapper
 from ..data import FederatedData, Partition, load
 from ..data.conversion import SampleFormat
@@ -48,7 +48,7 @@ from ..methods import METHODS, all_methods, find
 from ..metrics.classification import METRICS
 from ..metrics.flatness import LIGHT, check_measures
 from ..metrics.flatness.measures import MEASURES, all_measures
-from ..metrics.protocols import Protocol
+from ..metrics.protocols import SCORES, Protocol
 from ..models import MODELS, known_model
 from ..models.blocks.fetched import folder_of
 from ..rounds.accountant import Privacy
@@ -216,8 +216,8 @@ class Experiment(Section):
         "with dropouts, stragglers and held_out, e.g. {share = 0.2, dropouts = 0.1}",
     )
     weights: Literal["uniform", "samples"] = Field(default="uniform", description="weights of the clients in the mean")
-    loss: Literal["cross-entropy", "multi-label", "regression"] = Field(
-        default="cross-entropy", description="loss to minimise; the last two need a data folder of your own"
+    loss: Literal[tuple(LOSSES)] = Field(  # type: ignore[valid-type]  # the names of a table
+        default="cross-entropy", description="loss to minimise; all but the first are for data with other labels"
     )
     device: str = Field(default="auto", description="auto, cpu, cuda, ...")
     dtype: Literal["float32", "float64"] = Field(default="float32", description="type of parameters and data")
@@ -233,8 +233,9 @@ class Experiment(Section):
     )
     eval_every: int = Field(default=1, ge=1, description="rounds between evaluations on the test set")
     last: int = Field(default=10, ge=1, description="the reported accuracy is the mean of this many last evaluations")
-    targets: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
-        default=[], description="accuracies; the first round that reaches each, and its cost, are reported"
+    targets: list[Annotated[float, Field(gt=0)]] = Field(
+        default=[],
+        description="accuracies or other test scores; the first round that reaches each, and its cost, are reported",
     )
     checkpoint_every: int = Field(default=25, ge=1, description="rounds between checkpoints")
     store_megabytes: int = Field(
@@ -271,6 +272,11 @@ class Experiment(Section):
                 f"participation = {self.participation!r} cannot be combined with privacy, whose clients take part "
                 "independently with probability privacy.rate; leave participation out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _targets_are_scores_of_the_task(self) -> Self:
+        SCORES[FORMS[self.task].score].check_targets(self.targets)
         return self
 
     @field_validator("loss", mode="before")

@@ -64,7 +64,8 @@ class FederatedClient:
         like = sent_part(self._method, objective.space.flatten(module))
         self._data = data.to(self._objective.device, like.dtype)
         check_tokens(module, self._data.x)
-        randomness = randomness_of(module, self._data.inputs(torch.arange(min(4, len(data.y)))), data.classes)
+        randomness = randomness_of(module, self._data.inputs(torch.arange(min(4, len(data.y)))), data.classes,
+                                   objective.task)  # fmt: skip
         batches = Batches(self._data, plan.client, plan.seed, like.dtype, plan.participation)
         batches.check_smallest(objective)
         self._executor = Sequential(self._method, self._objective, batches, plan.seed, randomness)

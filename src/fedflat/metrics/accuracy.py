@@ -12,22 +12,27 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.objective import Objective
-from ..core.task import Kind
+from ..core.task import FORMS, Kind
 from ..data.federated import FederatedData, Holdings
 from ..data.preparation import to_device
 from ..data.types import Index, Members
 from .classification import Collector
+from .positions import TOTALS, right_shares
 
-SAMPLES_AT_ONCE = 1024  # in evaluation; fewer if they have more than 4,096 numbers each, such as photographs
+SAMPLES_AT_ONCE = 1024  # in evaluation; fewer if they or their scores have more than 4,096 numbers each
 NUMBERS_AT_ONCE = 2**22
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Loss and correctness of every sample; a sample with several labels is correct if all its labels are."""
+    """Loss and correctness of every sample.
+
+    A sample with several labels is correct if all its labels are. A sample with a label for each position is correct to
+    the share of its positions, without ignored ones, that are. So each sample has the same weight, as in the mean loss.
+    """
 
     loss: Tensor  # (n,)
-    correct: Tensor  # (n,) bool; empty in regression
+    correct: Tensor  # (n,) bool, or float64 shares in [0, 1]; empty in regression
     further: dict[str, float] = field(default_factory=dict)  # other metrics of the task, by name
 
     @property
@@ -58,9 +63,11 @@ def score(
 
     `prepare` turns stored samples, some of `x` (n, *shape), into the model's input. collector: of further metrics.
     """
-    losses, outputs = [], []
+    kind, losses, outputs = objective.task.kind, [], []
+    totals = TOTALS[kind]() if kind in TOTALS else None
     with torch.inference_mode(), objective.evaluating():
-        some = samples_at_once(x)
+        one = objective.logits(w, prepare(to_device(x[:1], y.device))).numel() if totals else 0
+        some = samples_at_once(x, one)
         for some_x, some_y in zip(torch.split(x, some), torch.split(y, some), strict=True):
             on_device = to_device(some_x, some_y.device)  # samples may stay on the host
             logits = objective.logits(w, prepare(on_device).clone())  # aligned memory: processes agree to the last bit
@@ -68,20 +75,29 @@ def score(
             if collector is not None:
                 collector.add(logits, some_y)
             # Scores of classes are not kept: there may be many.
-            outputs.append(logits.argmax(-1) == some_y if objective.task.kind == "classification" else logits)
+            if totals is not None:
+                on_host = logits.to(w.device), some_y.to(w.device)  # the device of the samples may have no float64
+                totals.add(*on_host)
+                outputs.append(right_shares(*on_host, kind))
+            else:
+                outputs.append(logits.argmax(-1) == some_y if kind == "classification" else logits)
     parts = (torch.cat(losses), torch.cat(outputs), y)
-    found = _evaluation(objective.task.kind, *(part.to(w.device) for part in parts))
-    return found if collector is None else replace(found, further=found.further | collector.values())
+    found = _evaluation(kind, *(part.to(w.device) for part in parts))
+    further = found.further | (totals.values() if totals else {}) | (collector.values() if collector else {})
+    return replace(found, further=further)
 
 
-def samples_at_once(x: Tensor) -> int:
-    """Return how many of the samples `x` (n, *shape) are evaluated at once, so that memory is bounded."""
-    return max(1, min(SAMPLES_AT_ONCE, NUMBERS_AT_ONCE // max(1, x[:1].numel())))
+def samples_at_once(x: Tensor, scores: int = 0) -> int:
+    """Return how many of the samples `x` (n, *shape) are evaluated at once, so that memory is bounded.
+
+    scores: number of scores of a sample.
+    """
+    return max(1, min(SAMPLES_AT_ONCE, NUMBERS_AT_ONCE // max(1, x[:1].numel(), scores)))
 
 
 def _evaluation(kind: Kind, loss: Tensor, outputs: Tensor, y: Tensor) -> Evaluation:
-    """Make the evaluation of a task. outputs: whether each sample is correct (n,), or the scores (n, k)."""
-    if kind == "classification":
+    """Make the evaluation of a task. outputs: correctness of each sample (n,), or the scores (n, k)."""
+    if FORMS[kind].are_classes:
         return Evaluation(loss, outputs)
     if kind == "multi-label":
         predicted = (outputs > 0).eq(y > 0.5)

@@ -13,7 +13,8 @@ from ..data.types import Index
 
 MOST_CLIENTS = 1000  # with test samples of their own; a run with more has only their mean and spread
 
-Correct = Mapping[int, NDArray[np.bool_]]  # by client, for each of its test samples whether it is recognised
+Recognised = NDArray[np.bool_] | NDArray[np.float64]  # (n,) whether samples are, or which share of their positions is
+Correct = Mapping[int, Recognised]  # by client, of its test samples
 
 
 @dataclass(frozen=True)

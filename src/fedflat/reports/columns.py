@@ -39,14 +39,14 @@ class Column:
 
 
 def _is_ahead(row: Row, rows: Sequence[Row]) -> bool:
-    """Tell whether the interval of the row's difference is above zero.
+    """Tell whether the interval of the row's gain is above zero.
 
     For a baseline, tell whether the intervals of all rows that are compared with it are below zero.
     """
     if row.is_baseline:
-        others = [other.difference for other in rows if other.baseline == row.label and other is not row]
+        others = [other.gain for other in rows if other.baseline == row.label and other is not row]
         return bool(others) and all(d is not None and d.high is not None and d.high < 0 for d in others)
-    d = row.difference
+    d = row.gain
     return d is not None and d.low is not None and d.low > 0
 
 
@@ -55,15 +55,15 @@ def columns(comparison: ComparisonData) -> list[Column]:
     every = [
         Column("method", "class name, and settings that differ among the runs", lambda row: row.label),
         Column(
-            f"{comparison.score}\N{NO-BREAK SPACE}%",
+            comparison.score.axis.replace(" %", "\N{NO-BREAK SPACE}%"),
             f"{protocol_in_words(comparison)}; mean ± sample standard deviation over seeds",
             _accuracy,
-            lambda row: row.accuracy.mean,
+            lambda row: row.score.sign * row.accuracy.mean,
         ),
         Column(f"Δ to {comparison.baseline}", _meaning_of_difference(comparison), _difference,
-               lambda row: None if row.difference is None else row.difference.mean),
+               lambda row: None if row.gain is None else row.gain.mean),
         *_published_columns(comparison.published),
-        *(_rounds_column(place, target) for place, target in enumerate(comparison.targets)),
+        *(_rounds_column(place, comparison) for place in range(len(comparison.targets))),
         _client_column("client_test", "test", "on each client's own test samples"),
         _client_column("personal_test", "own models, test", "of each client's own model on its test samples"),
         _client_column("client", "training", "on each client's own training samples"),
@@ -98,8 +98,8 @@ def target_columns(comparison: ComparisonData, place: int) -> list[Column]:
         return Column(title, meaning, cell)
 
     every = [
-        Column(f"to {percent(comparison.targets[place])}", "class name", lambda row: row.label),
-        column("rounds", "rounds", "first round whose test accuracy is at least the target"),
+        Column(f"to {_goal(comparison, place)}", "class name", lambda row: row.label),
+        column("rounds", "rounds", f"first round whose {comparison.score.title} is at least as good as the target"),
         column("rounds_smoothed", "rounds, smoothed", f"the same of the curve under a Hanning window of {WINDOW}"),
         column("gradients", "gradients", "minibatch gradients of all clients until then"),
         column("vectors", "vectors sent", "model-sized vectors to and from all clients until then"),
@@ -132,40 +132,41 @@ def protocol_in_words(comparison: ComparisonData) -> str:
 
 def caption(comparison: ComparisonData) -> str:
     """Return the caption of the table: protocol, seeds, participation, and targets that no run reached."""
-    parts = [f"{comparison.score}: {protocol_in_words(comparison)}"]
+    parts = [f"{comparison.score.title}: {protocol_in_words(comparison)}"]
     if comparison.protocol.startswith("best"):
         parts.append("all else is of the final model")
     parts.append(f"seeds {', '.join(map(str, comparison.seeds))}")
     rules = [run.settings["participation"] for run in comparison.runs]
     if all(rule == rules[0] for rule in rules):
         parts.append(participation_in_words(rules[0]))
-    for place, target in enumerate(comparison.targets):
+    for place in range(len(comparison.targets)):
         if not any(row.reached[place].plain for row in comparison.rows):
-            parts.append(f"no run reached {percent(target)}")
+            parts.append(f"no run reached {_goal(comparison, place)}")
     return "; ".join(parts)
 
 
 def _accuracy(row: Row) -> str:
-    value = row.accuracy
-    mean = f"{100 * value.mean:.2f}"
-    return mean if value.std is None else f"{mean} ± {100 * value.std:.2f}"
+    value, factor = row.accuracy, row.score.factor
+    mean = f"{factor * value.mean:.2f}"
+    return mean if value.std is None else f"{mean} ± {factor * value.std:.2f}"
 
 
 def _meaning_of_difference(comparison: ComparisonData) -> str:
     baselines = [row.label for row in comparison.rows if row.is_baseline]
     to = f", each row's to the one of {', '.join(baselines)} with the same settings" if len(baselines) > 1 else ""
+    unit = ", in points" if comparison.score.is_share else ""
     return (
-        f"paired difference of {comparison.score}{to}, in points, with 95 % confidence interval (Student's t over "
+        f"paired difference of {comparison.score.title}{to}{unit}, with 95 % confidence interval (Student's t over "
         "seeds; of accuracies no narrower than the test set allows)"
     )
 
 
 def _difference(row: Row) -> str:
-    d = row.difference
+    d, factor = row.difference, row.score.factor
     if d is None:
         return NOTHING
-    interval = "" if d.low is None or d.high is None else f" [{100 * d.low:+.2f}, {100 * d.high:+.2f}]"
-    return f"{100 * d.mean:+.2f}{interval}"
+    interval = "" if d.low is None or d.high is None else f" [{factor * d.low:+.2f}, {factor * d.high:+.2f}]"
+    return f"{factor * d.mean:+.2f}{interval}"
 
 
 def _published_columns(published: Sequence[Published]) -> Iterator[Column]:
@@ -187,7 +188,7 @@ def _published_columns(published: Sequence[Published]) -> Iterator[Column]:
             yield Column("ours − paper", "points of test accuracy", partial(difference, numbers=numbers))
 
 
-def _rounds_column(place: int, target: float) -> Column:
+def _rounds_column(place: int, comparison: ComparisonData) -> Column:
     """Return the column of the first round that reached a target."""
 
     def rounds(row: Row) -> float | None:
@@ -197,14 +198,15 @@ def _rounds_column(place: int, target: float) -> Column:
         reached = len(row.reached[place].plain)
         return NOTHING if rounds(row) is None else f"{rounds(row):.0f} ({reached}/{len(row.runs)})"
 
-    goal = percent(target)
-    meaning = f"first round with test accuracy ≥ {goal}, mean over the seeds that reached it (how many did)"
+    goal, score = _goal(comparison, place), comparison.score
+    relation = "≥" if score.larger_is_better else "≤"
+    meaning = f"first round with {score.title} {relation} {goal}, mean over the seeds that reached it (how many did)"
     return Column(f"rounds to {goal}", meaning, cell)
 
 
-def percent(share: float) -> str:
-    """Format a share as a percentage with one decimal."""
-    return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
+def _goal(comparison: ComparisonData, place: int) -> str:
+    """Format target number `place`."""
+    return comparison.score.text(comparison.targets[place], 1)
 
 
 def _client_column(kind: str, own: str, which: str) -> Column:

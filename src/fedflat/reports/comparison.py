@@ -17,7 +17,7 @@ from ..experiments.settings_tables import identities, labels
 from ..experiments.statistics import mean_estimate, paired_difference
 from ..files import write_text
 from ..methods import plain
-from ..metrics.protocols import Protocol, long_mean
+from ..metrics.protocols import SCORES, Protocol, long_mean
 from ..rounds.settings import settings_key
 from . import tables
 from .columns import caption, columns
@@ -131,10 +131,10 @@ def compare(
     difference.
 
     `baseline` is a method or the label of one row; by default FedAvg, or the first method if FedAvg has no run.
-    `targets` are accuracies in (0, 1); the first round that reaches each is reported. The default is one target, the
-    accuracy of the first baseline.
+    `targets` are accuracies in (0, 1), or perplexities; the first round that reaches each is reported. The default is
+    one target, the accuracy of the first baseline.
     `protocol` says which accuracy of a run counts: "last" (mean of the last evaluations), "final", "best-validation"
-    (of the round that did best on validation samples) or "best-test" (chosen on the test set, so biased upwards).
+    (of the round that did best on validation samples) or "best-test" (chosen on the test set, so too good).
     `published` numbers of a paper are shown next to ours.
 
     Raises ValueError without runs, for two runs with the same settings and seed, a baseline that has no run, a target
@@ -143,14 +143,13 @@ def compare(
     if not isinstance(runs, Sequence) or not runs:
         raise InputError("compare needs a list of at least one finished run")
     targets = plain_numbers(list(targets))
-    for target in targets:
-        if not (isinstance(target, int | float) and 0 < target < 1):
-            raise InputError(f"targets: {target} is not an accuracy in (0, 1)")
     for run in runs:
         if not hasattr(run, "summary"):
             raise InputError(f"compare takes finished runs, of `Simulation.run` or `fedflat.load_run`, got {run!r}")
         if score_of(run) != score_of(runs[0]):
-            raise InputError("compare: some runs are regressions and some are not; compare them apart")
+            titles = " and ".join(SCORES[score_of(one)].title for one in (runs[0], run))
+            raise InputError(f"compare: the runs have different scores, {titles}; compare them apart")
+    SCORES[score_of(runs[0])].check_targets(targets)
     groups = grouped(runs)
     pairs = paired(groups, baseline)
     used = [reference for reference in pairs if reference is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, get_args
 from typing import Protocol as Interface
@@ -16,7 +16,7 @@ from ..experiments.recipe import Published
 from ..experiments.statistics import Difference, MeanEstimate
 from ..metrics.by_client import ClientScores
 from ..metrics.flatness import Flatness
-from ..metrics.protocols import SCORES, AccuracyCurve, Protocol, Reached, score_name
+from ..metrics.protocols import SCORES, AccuracyCurve, Protocol, Reached, Score, score_name
 from ..rounds.settings import fields_by_name
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class FinishedRun(Interface):
 
 @dataclass(frozen=True)
 class Target:
-    """A target accuracy, and the cost of reaching it for each seed that reached it."""
+    """A target accuracy, or another score, and the cost of reaching it for each seed that reached it."""
 
     accuracy: float
     plain: tuple[Reached, ...]
@@ -86,6 +86,20 @@ class Row:
         return self.baseline == self.label
 
     @property
+    def score(self) -> Score:
+        """What is compared."""
+        return SCORES[score_of(self.runs[0])]
+
+    @property
+    def gain(self) -> Difference | None:
+        """The difference, with the sign for which larger is better."""
+        d = self.difference
+        if d is None or self.score.larger_is_better:
+            return d
+        low, high = (None if end is None else -end for end in (d.high, d.low))
+        return replace(d, mean=-d.mean, low=low, high=high)
+
+    @property
     def hyper(self) -> dict[str, Any]:
         """The method's hyper-parameters."""
         return fields_by_name(self.runs[0].settings["method"])
@@ -114,7 +128,7 @@ class ComparisonData:
 
     rows: Sequence[Row]
     baseline: str  # label of the row that differences refer to; if there are several, the name of their method
-    targets: Sequence[float]  # accuracies in [0, 1] of the columns "rounds to"
+    targets: Sequence[float]  # accuracies in [0, 1], or other scores, of the columns "rounds to"
     protocol: Protocol  # which accuracy is compared
     notes: Sequence[str]  # caveats for the reader
     published: Sequence[Published] = ()  # the numbers of a paper for the same experiment
@@ -125,8 +139,8 @@ class ComparisonData:
         return [run for row in self.rows for run in row.runs]
 
     @property
-    def score(self) -> str:
-        """What is compared, in words: test accuracy, or in regression test R²."""
+    def score(self) -> Score:
+        """What is compared."""
         return SCORES[score_of(self.runs[0])]
 
     @property
@@ -159,7 +173,7 @@ def score_of(run: FinishedRun) -> str:
 
 
 def accuracy(run: FinishedRun, protocol: Protocol) -> float:
-    """Return the test accuracy of `run` by `protocol`, or in regression its R2.
+    """Return the test accuracy of `run` by `protocol`, or in another task its score.
 
     Raises InputError for an unknown protocol, and for best-validation without validation samples.
     """
@@ -175,11 +189,11 @@ def accuracy(run: FinishedRun, protocol: Protocol) -> float:
 
 
 def test_samples(runs: Sequence[FinishedRun]) -> float:
-    """Return the smallest number of test samples of `runs`; infinity if no summary states it, and in regression.
+    """Return the smallest number of test samples of `runs`; infinity if no summary states it, and for other scores.
 
-    It limits the precision of accuracies, which are multiples of 1 / n, and not that of R2.
+    It limits the precision of accuracies, which are multiples of 1 / n, and not that of other scores.
     """
-    if any(score_of(run) == "test_r2" for run in runs):
+    if any(score_of(run) != "test_accuracy" for run in runs):
         return inf
     return min(run.summary.get("test_samples", inf) for run in runs)
 
@@ -190,7 +204,7 @@ def accuracy_in_words(protocol: Protocol, evaluations: int) -> str:
         "last": f"mean of the last {evaluations} evaluations" if evaluations > 1 else "of the last evaluation",
         "final": "of the final model",
         "best-validation": "of the round that did best on the clients' validation samples",
-        "best-test": "BEST ON THE TEST SET: the highest of the run, chosen on the test set and so biased upwards",
+        "best-test": "BEST ON THE TEST SET: the best of the run, chosen on the test set and so too good",
     }[protocol]
 
 

@@ -47,15 +47,16 @@ def smoothing_in_words(window: int) -> str:
 def accuracy_curves(comparison: ComparisonData) -> list[Drawing]:
     """Return test accuracy against rounds: for each task a figure of all rounds, and one of the second half."""
     figures = []
-    score = score_of(comparison.runs[0])
-    name = score.removeprefix("test_")
+    score, name = comparison.score, score_of(comparison.runs[0])
+    called_score = name.removeprefix("test_")
+    targets = [score.factor * target for target in comparison.targets]
     for task, rows, names in panels(comparison.rows):
-        lines = _lines(comparison, rows, score, _rounds, 100)
+        lines = _lines(comparison, rows, name, _rounds, score.factor)
         late = [line and Line(line.x[len(line.x) // 2 :], line.y[:, len(line.x) // 2 :]) for line in lines]
-        halves = (name, "all rounds", lines, comparison.targets), (f"{name} second half", "second half", late, ())
-        for called, title, shown, targets in halves:
-            drawing = Drawing(called, task, rows, names, shown, title, f"{comparison.score} %", targets=targets)
-            figures.append(drawing)
+        halves = (called_score, "all rounds", lines, targets), (f"{called_score} second half", "second half", late, ())
+        for called, title, shown, goals in halves:
+            figures.append(Drawing(called, task, rows, names, shown, title, score.axis,
+                                   may_be_logarithmic=not score.is_share, targets=goals))  # fmt: skip
     return figures
 
 
@@ -86,13 +87,13 @@ def aggregation_curves(comparison: ComparisonData) -> list[Drawing]:
 def cost_curves(comparison: ComparisonData) -> list[Drawing]:
     """Return test accuracy against gradients computed and bytes sent by all clients, for each task."""
     figures = []
-    score = score_of(comparison.runs[0])
+    score, name = comparison.score, score_of(comparison.runs[0])
     for task, rows, names in panels(comparison.rows):
         for title, x_label, unit, spent in COSTS:
-            lines = _lines(comparison, rows, score, spent, 100)
-            called = f"{score.removeprefix('test_')} {title}"
-            y_label = f"{comparison.score} %"
-            figures.append(Drawing(called, task, rows, names, lines, title, y_label, x_label, unit))
+            lines = _lines(comparison, rows, name, spent, score.factor)
+            called = f"{name.removeprefix('test_')} {title}"
+            figures.append(Drawing(called, task, rows, names, lines, title, score.axis, x_label, unit,
+                                   may_be_logarithmic=not score.is_share))  # fmt: skip
     return figures
 
 
@@ -157,7 +158,7 @@ class Drawing:
     x_label: str = "communication round"
     unit: str | None = None  # of the x axis; None if the axis shows rounds
     may_be_logarithmic: bool = False
-    targets: Sequence[float] = ()  # accuracies with a dotted line
+    targets: Sequence[float] = ()  # values with a dotted line
 
     def svg(self) -> str:
         """Draw the figure for a page, with the label of each curve at its end."""
@@ -177,7 +178,7 @@ class Drawing:
                 ends.append((*_draw(axes, line, style), name, style))
         axes.set(xlabel=self.x_label, ylabel=self.y_label)
         for target in self.targets:
-            axes.axhline(100 * target, color=INK, alpha=0.5, linewidth=0.8, linestyle=":")
+            axes.axhline(target, color=INK, alpha=0.5, linewidth=0.8, linestyle=":")
         self._scale(axes, [x for x, *_ in ends])
         return ends
 

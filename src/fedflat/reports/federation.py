@@ -23,7 +23,7 @@ from ..federation.flower.ejections import Absence, Ejections
 from ..federation.flower.event_log import read_events
 from ..federation.membership import Membership
 from ..files import make_folder, write_text
-from ..metrics.protocols import SCORES
+from ..metrics.protocols import SCORES, score_name
 from ..rounds.settings import flattened
 from .figures import COLOURS, INK, INLINE, PANEL, inline
 from .tables import environment
@@ -32,7 +32,7 @@ from .text_table import NOTHING, text_table
 PLAIN = ("time", "event")  # fields of every event
 SHOWN_ELSEWHERE = ("round", "client", "node refused", SETTINGS)  # events that tables and figures show
 CURVES = (
-    *((name, f"{title} %", 100.0) for name, title in SCORES.items()), ("test_loss", "test loss", 1.0),
+    *((name, score.axis, score.factor) for name, score in SCORES.items()), ("test_loss", "test loss", 1.0),
     ("drift", "drift", 1.0),
 )  # fmt: skip
 NAMED = 40  # most clients of a map, which shows their names
@@ -128,9 +128,10 @@ class FederationData:
     def headline(self) -> str:
         """Progress, test accuracy and participation in one or two sentences."""
         done = f"{len(self.history)} of {self.planned} rounds are done"
-        name = next((name for name in SCORES if any(row.get(name) is not None for row in self.history)), "")
+        name = score_name(name for row in self.history for name, value in row.items() if value is not None) or ""
         scores = [row[name] for row in self.history if row.get(name) is not None]
-        accuracy = f", and the model has a {SCORES[name]} of {100 * scores[-1]:.1f} %" if scores else ""
+        reached = f"{SCORES[name].title} of {SCORES[name].text(scores[-1], 1)}" if scores else ""
+        accuracy = f", and the model has a {reached}" if scores else ""
         spent = [row["epsilon"] for row in self.history if row.get("epsilon") is not None]
         accuracy += f" at epsilon {spent[-1]:.3g}" if spent else ""
         missing = sum(len(facts.missing) for facts in self.rounds.values())

@@ -69,16 +69,17 @@ def with_difference(comparison: ComparisonData) -> list[tuple[str, Difference]]:
 
 def draw_differences(axes: Axes, comparison: ComparisonData) -> None:
     """Draw the paired difference of each method to its baseline with its interval."""
-    rows = with_difference(comparison)
+    rows, score = with_difference(comparison), comparison.score
     for place, (_, d) in enumerate(reversed(rows)):
         low, high = (d.mean if end is None else end for end in (d.low, d.high))
         certain = d.low is not None and not low <= 0 <= high
         style: dict[str, Any] = {"color": COLOURS[1] if certain else INK, "alpha": 1.0 if certain else 0.55}
-        axes.plot([100 * low, 100 * high], [place, place], linewidth=2, **style)
-        axes.plot(100 * d.mean, place, "o", markersize=5, **style)
+        axes.plot([score.factor * low, score.factor * high], [place, place], linewidth=2, **style)
+        axes.plot(score.factor * d.mean, place, "o", markersize=5, **style)
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.set_yticks(range(len(rows)), [label for label, _ in reversed(rows)])
-    axes.set(xlabel=f"{comparison.score} minus {comparison.baseline}'s, points", ylim=(-0.6, len(rows) - 0.4))
+    unit = ", points" if score.is_share else ""
+    axes.set(xlabel=f"{score.title} minus {comparison.baseline}'s{unit}", ylim=(-0.6, len(rows) - 0.4))
 
 
 def set_logarithmic(axes: Axes, which: str = "y") -> None:

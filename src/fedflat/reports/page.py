@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError, printable
-from ..core.task import CROSS_ENTROPY
+from ..core.task import CROSS_ENTROPY, LOSSES
 from ..data.partition_statistics import PartitionStatistics
 from ..experiments.run_directory import StoredRun
 from ..files import make_folder, read_bytes, read_json, write_text
@@ -27,8 +27,6 @@ PICTURE_BYTES = 2**24  # most bytes of a picture of loss surfaces
 PARTITIONS = 6  # most partitions that are drawn
 PACKAGES = ("fedflat", "torch")  # whose versions the page names
 LONGEST = 60  # most characters of a version, commit or day
-# By the setting `loss`; any other one is a function of the user's own.
-LOSS_NAMES = {"cross-entropy": "cross-entropy", "multi-label": "binary cross-entropy", "regression": "squared error"}
 WEIGHTS = {"uniform": "equal", "samples": "by their number of samples"}  # of clients in the mean
 _PLAIN = re.compile(r"[\w.+:-]+")
 
@@ -96,7 +94,7 @@ def _content(chapter: Chapter) -> dict[str, Any]:
         "smoothing": curves.smoothing_in_words(curves.window_of(comparison)),
         "accuracy": curves.svgs(curves.accuracy_curves(comparison)),
         "losses": curves.svgs(curves.loss_curves(comparison)),
-        "loss": " or ".join(dict.fromkeys(LOSS_NAMES.get(run.settings["loss"], "loss") for run in comparison.runs)),
+        "loss": " or ".join(dict.fromkeys(_loss(run.settings["loss"]) for run in comparison.runs)),
         "aggregation": curves.svgs(curves.aggregation_curves(comparison)),
         "costs": curves.svgs(curves.cost_curves(comparison)),
         "differences": figures.differences(comparison),
@@ -118,6 +116,11 @@ def _content(chapter: Chapter) -> dict[str, Any]:
             "caution": flatness.CAUTION,
         },
     }
+
+
+def _loss(name: str) -> str:
+    """Return a loss in words; one that is not in the table is a function of the user's own."""
+    return LOSSES[name].form.loss if name in LOSSES else "loss"
 
 
 def _partitions(comparison: ComparisonData) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from ..core.errors import InputError, printable
 from ..experiments.csv_text import without_formula
 from ..experiments.statistics import Difference
 from ..metrics.flatness import Flatness
+from ..metrics.protocols import Score
 from .columns import Column, caption, columns, measure_title, target_columns
 from .comparison_data import ComparisonData
 from .published import published_lines
@@ -28,42 +29,46 @@ LATEX = {
 def headline(comparison: ComparisonData) -> str:
     """Return a report's first sentence: which method is ahead of the baseline, by how much, and how certainly.
 
-    A method is certainly ahead if the 95 % interval of its difference is above zero. Intervals are not corrected for
+    A method is certainly ahead if the 95 % interval of its gain is above zero. Intervals are not corrected for
     multiple comparisons: of forty methods as good as the baseline, about one has an interval above zero by chance.
     """
-    rows = {row.label: row.difference for row in comparison.rows if row.difference is not None}
-    accuracy = comparison.score + (", chosen on the test set," if comparison.protocol == "best-test" else "")
+    rows = {row.label: row.gain for row in comparison.rows if row.gain is not None}
+    shown = {row.label: row.difference for row in comparison.rows if row.difference is not None}
+    score = comparison.score
+    accuracy = score.title + (", chosen on the test set," if comparison.protocol == "best-test" else "")
     if not rows:
-        alone = max(comparison.rows, key=lambda row: row.accuracy.mean)
-        spread = "" if alone.accuracy.std is None else f" ± {100 * alone.accuracy.std:.2f}"
-        reached = f"{100 * alone.accuracy.mean:.2f}{spread} % {comparison.score} ({_seeds(alone.accuracy.n)})"
+        alone = max(comparison.rows, key=lambda row: score.sign * row.accuracy.mean)
+        spread = "" if alone.accuracy.std is None else f" ± {score.factor * alone.accuracy.std:.2f}"
+        unit = " %" if score.is_share else ""
+        reached = f"{score.factor * alone.accuracy.mean:.2f}{spread}{unit} {score.title} ({_seeds(alone.accuracy.n)})"
         return f"{alone.label} has {reached}; there is nothing to compare it with."
     ahead = sorted((label for label, d in rows.items() if d.low is not None and d.low > 0), key=lambda n: -rows[n].mean)
     best = ahead[0] if ahead else max(rows, key=lambda label: rows[label].mean)
-    first = rows[best]
+    first = shown[best]
     to = next(row.baseline or comparison.baseline for row in comparison.rows if row.label == best)
     if first.low is None:
         side = "higher" if first.mean >= 0 else "lower"
         return (
-            f"One seed cannot tell who is ahead of {to}: {best}'s {accuracy} is {_points(first)} {side}, "
+            f"One seed cannot tell who is ahead of {to}: {best}'s {accuracy} is {_points(first, score)} {side}, "
             "without an interval."
         )
     if ahead:
         others = f"; so {'is' if len(ahead) == 2 else 'are'} {_listed(ahead[1:])}" if len(ahead) > 1 else ""
-        return f"{best} is ahead of {to} by {_points(first)} of {accuracy} ({_interval(first)}){others}."
+        return f"{best} is ahead of {to} by {_points(first, score)} of {accuracy} ({_interval(first, score)}){others}."
     if all(d.high is not None and d.high < 0 for d in rows.values()):
-        behind = f"the closest, {best}, is {_points(first)} of {accuracy} behind"
-        return f"{comparison.baseline} is ahead of all others; {behind} ({_interval(first)})."
-    highest = f"the highest difference is {best}'s, {100 * first.mean:+.2f} points of {accuracy}"
-    return f"Nobody is certainly ahead of {comparison.baseline}: {highest} ({_interval(first)})."
+        behind = f"the closest, {best}, is {_points(first, score)} of {accuracy} behind"
+        return f"{comparison.baseline} is ahead of all others; {behind} ({_interval(first, score)})."
+    extreme, points = "highest" if score.larger_is_better else "lowest", " points" if score.is_share else ""
+    highest = f"the {extreme} difference is {best}'s, {score.factor * first.mean:+.2f}{points} of {accuracy}"
+    return f"Nobody is certainly ahead of {comparison.baseline}: {highest} ({_interval(first, score)})."
 
 
-def _points(d: Difference) -> str:
-    return f"{100 * abs(d.mean):.2f} points"
+def _points(d: Difference, score: Score) -> str:
+    return f"{score.factor * abs(d.mean):.2f}{' points' if score.is_share else ''}"
 
 
-def _interval(d: Difference) -> str:
-    low, high = (0.0 if end is None else 100 * end for end in (d.low, d.high))
+def _interval(d: Difference, score: Score) -> str:
+    low, high = (0.0 if end is None else score.factor * end for end in (d.low, d.high))
     return f"95 % interval {low:+.2f} to {high:+.2f}, {_seeds(d.n)}"
 
 

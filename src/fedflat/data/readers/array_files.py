@@ -180,7 +180,7 @@ def npz_files(folder: Path) -> dict[str, Path]:
 
 
 def read_npz(path: Path) -> Part:
-    """Read one file: x (n, *shape), y (n,) numbers or texts, or (n, k) numbers, and optional domain and user (n,).
+    """Read one file: x (n, *shape), y (n,) numbers or texts, or (n, ...) numbers, and optional domain and user (n,).
 
     Raises InputError, naming file and array, for anything else.
     """
@@ -192,7 +192,7 @@ def read_npz(path: Path) -> Part:
     expect(x.dtype.kind not in "SU", str(path), "x has texts; give token numbers, or texts in a parquet file")
     expect(x.ndim >= 2 and len(x) > 0, str(path), f"x has shape {x.shape}, expected (n, ...)")
     expect(len(x) <= MAX_SAMPLES, str(path), f"x has {len(x):,} samples; at most {MAX_SAMPLES:,} are read")
-    expect(y.shape[:1] == (len(x),) and y.ndim <= 2, str(path), f"y has shape {y.shape}, expected ({len(x)},)")
+    expect(y.shape[:1] == (len(x),) and y.ndim <= 3, str(path), f"y has shape {y.shape}, expected ({len(x)},)")
     groups = {name: _names(path, name, arrays[name], len(x)) for name in ("domain", "user") if name in arrays}
     return Part(y, _samples(path, x), groups.get("domain"), groups.get("user"))
 

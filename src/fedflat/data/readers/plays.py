@@ -1,7 +1,8 @@
 """Shakespeare by role, for predicting the next character: LEAF's files, or one text in which roles speak.
 
 A sample has 80 characters of a line, filled up with spaces at the front; its class is the character that follows, as in
-LEAF (Caldas et al., 2018).
+LEAF (Caldas et al., 2018). Or it has 80 characters of what a role says, filled up at the end, and the label of each is
+the character that follows.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.task import IGNORED
 from .file_search import plain_files
 from .layouts import Part, Shape
 from .leaf_files import leaf_users
@@ -44,6 +46,18 @@ class Characters:
         self.x.append(x[known])
         self.y.append(np.array([_NUMBER[letter] for letter in following if letter in _NUMBER], dtype=np.int64))
         self.roles += [role] * int(known.sum())
+
+    def add_pieces(self, text: str, role: str) -> None:
+        """Add `text` in pieces of 80 characters, with the token that follows each; what is no letter is ignored."""
+        numbers = tokens(text).astype(np.int64)
+        pieces = -(-(len(numbers) - 1) // LENGTH)
+        x, y = np.zeros((pieces, LENGTH), np.int8), np.full((pieces, LENGTH), IGNORED)
+        x.reshape(-1)[: len(numbers) - 1] = numbers[:-1]
+        y.reshape(-1)[: len(numbers) - 1] = np.where(numbers[1:] < FIRST, IGNORED, numbers[1:])
+        counts = (y != IGNORED).any(1)
+        self.x.append(x[counts])
+        self.y.append(y[counts])
+        self.roles += [role] * int(counts.sum())
 
     def part(self, file: str) -> Part:
         """Return the samples. Raises InputError, naming the file, if there are none."""
@@ -78,10 +92,11 @@ class LeafPlays:
 class RoleText:
     """One text, `input.txt`: a role's name and a colon, what it says, a line without text. Each role is a user.
 
-    The last tenth of a role's lines is for test. No sample is from two lines, so that both parts share no text.
+    The last tenth of a role's lines is for test. No sample is from lines of both parts.
     """
 
     name: str = "input.txt"
+    in_pieces: bool = False  # whether a sample is a piece of a role's text, with the token that follows each
 
     def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
         path = next((path for path in plain_files(folder) if path.name == self.name), None)
@@ -93,7 +108,9 @@ class RoleText:
         for role, spoken in lines.items():
             last = len(spoken) // TEST
             for part, some in ((train, spoken[: len(spoken) - last]), (test, spoken[len(spoken) - last :])):
-                for line in some:
+                if self.in_pieces and some:
+                    part.add_pieces("".join(some), role)
+                for line in () if self.in_pieces else some:
                     part.add(windows(line), line, role)
         return {"train": train.part(str(path)), "test": test.part(str(path))}
 

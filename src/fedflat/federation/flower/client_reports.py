@@ -18,6 +18,7 @@ from ...core.method import Method
 from ...core.objective import Objective
 from ...core.own_model import own_field, own_model_of
 from ...core.partial_model import partial_model, sent_part
+from ...core.task import IGNORED
 from ...data.dataset import LoadedDataset
 from ...files import parsed
 from ...metrics.accuracy import score
@@ -93,7 +94,7 @@ def client_reports(study: Study, out: Path, places: Mapping[str, Path]) -> list[
             continue
         found = _samples(study, place)
         data = own_samples(study, found, number)
-        report = ClientReport(name, len(data.y), len(torch.unique(data.y)))
+        report = ClientReport(name, len(data.y), len(torch.unique(data.y[data.y != IGNORED])))
         if isinstance(found, LoadedDataset) and found.test is not None:
             own = None if membership is None else _own_model(method, w, states / membership.name / name)
             test = found.test.x, found.test.y

@@ -33,7 +33,8 @@ IDLE_SECONDS = 10.0  # after which a connection without a request is closed
 GAUGES = {  # of the last round's event
     "epsilon": "privacy spent so far", "test_loss": "loss of the model on the test samples",
     "drift": "mean distance of the clients' models from the server's",
-    **{name: f"{title} of the model on the test samples, as a share" for name, title in SCORES.items()},
+    **{name: f"{score.title} of the model on the test samples{', as a share' if score.is_share else ''}"
+       for name, score in SCORES.items()},
 }  # fmt: skip
 MEMBERS = ("begun", JOINED, "left")  # events that state the number of clients
 Answer = Callable[[str, list[tuple[str, str]]], Any]

@@ -20,10 +20,10 @@ from ...core.method import Method
 from ...core.object_references import allow_code
 from ...core.objective import Objective
 from ...core.progress import no_progress
-from ...core.task import task_of
+from ...core.task import FORMS, task_of
 from ...data import FederatedData
 from ...data.conversion import SampleFormat, tokenizer_of
-from ...data.dataset import FileDataset, LoadedDataset
+from ...data.dataset import BundledDataset, FileDataset, LoadedDataset
 from ...data.loading import labelled
 from ...data.numbers import NumberKind, kind_of
 from ...data.own_folders import FolderDataset
@@ -81,7 +81,7 @@ class Study:
             self._check_stated()
         if self.settings.test and not self.own_samples:
             raise InputError("test goes with own samples; a named set has its own test samples")
-        if self.spec.loss != "cross-entropy" and not self.own_samples:
+        if not self.own_samples:
             self._check_labels()
         if (training := self.spec.method.object.training) != "federated":
             raise InputError(
@@ -107,15 +107,16 @@ class Study:
     def _check_stated(self) -> None:
         """Raise InputError, naming the setting, unless the study states how all sites read their files."""
         _ = self._stated
-        if self.spec.task == "classification" and not self.spec.data.class_names:
+        if FORMS[self.spec.task].are_classes and not self.spec.data.class_names:
             raise InputError("data.class_names is needed for sites with files of their own, so that all number classes "
                              "alike; `fedflat data schema` writes it")  # fmt: skip
 
     def _check_labels(self) -> None:
         """Raise InputError if the named set has no labels for the loss."""
         data, named = self.spec.data, source(self.spec.data.name)
-        if not (isinstance(named, FileDataset) and named.multi_label and self.spec.task == "multi-label"):
-            raise InputError(f"loss = {self.spec.loss!r}: {data.name} has classes; let clients have their own samples")
+        if not isinstance(named, FileDataset | BundledDataset) or named.task != self.spec.task:
+            raise InputError(f"loss = {self.spec.loss!r}: {data.name} has other labels; let clients have their own "
+                             "samples")  # fmt: skip
 
     def _check_privacy(self) -> None:
         """Raise InputError, naming the setting, for settings that a private federation cannot have."""
@@ -205,7 +206,7 @@ class Study:
         if self.settings.classes or not self.reads_files:
             return self.settings.classes or self.spec.classes_and_shape()[0]
         data = self.spec.data
-        return len(data.class_names if self.spec.task == "classification" else data.label_names)
+        return len(data.class_names if FORMS[self.spec.task].are_classes else data.label_names)
 
     @property
     def numbers(self) -> NumberKind:
