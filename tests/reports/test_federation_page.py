@@ -74,7 +74,7 @@ def test_the_page_has_tables_and_figures_and_loads_nothing(federation: GridFeder
     assert f"report: {tmp_path / 'report.html'}" in done.output.replace("\n", "")
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 4  # accuracy, loss, drift, who took part
-    rows = re.findall(r"<tr><td>(client-\d)</td><td>(\d+)</td><td>(\d+)</td><td>(\d+)</td>", page)
+    rows = re.findall(r">(client-\d)</th><td>(\d+)</td><td>(\d+)</td><td>(\d+)</td>", page)
     assert sum(int(row[2]) for row in rows) == 14
     assert "client-2: another node has this name" in unescape(page)
     assert not re.search(r"<script|src=|href=.https?://|@import|url\(.?http", page)
@@ -131,7 +131,7 @@ def test_a_long_setting_is_shortened_visibly(federation: GridFederation, tmp_pat
 def test_settings_are_on_the_page_and_no_path_of_this_machine(federation: GridFederation, tmp_path: Path) -> None:
     page = unescape(write_federation_page(FederationData.read(federation.out), tmp_path).read_text())
     assert '<th scope="row">rounds</th><td>5</td>' in page
-    assert '<th scope="row">method.name</th>' in page
+    assert re.search(r'<th scope="row">method</th><td>name = \w+', page)
     assert '<th scope="row">deadline</th><td>1.5</td>' in page
     assert str(federation.out) not in page
     assert str(Path.cwd()) not in page

@@ -92,7 +92,7 @@ def test_the_page_has_numbers_protocols_curves_correlation_and_caution(runs, tmp
     assert "<h2>Flatness</h2>" in page
     assert "1.00 ± 0.25" in page
     assert "Steepness; of nothing" in page
-    assert re.search(r'<figure class="flatness-curve"><svg', page)
+    assert re.search(r'<figure class="flatness-curve"><div class="panels"><svg', page)
     assert "-1.00" in page
     assert "explains nothing" in page
     plain = ff.compare(runs).to_html(tmp_path / "plain.html").read_text()

@@ -35,7 +35,7 @@ class TestInABrowser:
         assert table.group().count("<tr") == 4
         assert all(name in table.group() for name in ("FedAvg", "FedSAM", "FedGF"))
         for figure, drawn in (("curves", 2), ("losses", 1), ("costs", 2), ("differences", 1), ("partition", 1)):
-            found = re.search(rf'<figure class="{figure}">.*?</figure>', dom, re.DOTALL)
+            found = re.search(rf'<figure class="{figure}[" ].*?</figure>', dom, re.DOTALL)
             assert found, figure
             assert found.group().count("<svg") >= drawn, figure
         assert "CONSOLE" not in log
@@ -169,7 +169,7 @@ def test_several_partitions_are_all_drawn(tmp_path: Path) -> None:
         for method in (ff.methods.FedAvg(), ff.methods.FedSAM()):
             runs.append(ff.Simulation(model="mlp", data=data, method=method, rounds=2).run())
     page = ff.compare(runs).to_html(tmp_path / "page.html").read_text()
-    assert page.count('<figure class="partition">') == 2
+    assert page.count('<figure class="partition beside">') == 2
     assert "4 variants of 2 methods" in page
     assert "FedSAM(alpha=10.0)" in page
 

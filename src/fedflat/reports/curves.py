@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from .comparison_data import ComparisonData, FinishedRun, Row, score_of
-from .figures import INK, INLINE, End, inline, label_ends, line_styles, panel, panels, set_logarithmic
+from .figures import (
+    BAND,
+    INK,
+    INLINE,
+    MOST_BANDS,
+    SMALL,
+    End,
+    inline,
+    label_ends,
+    line_styles,
+    panel,
+    panels,
+    set_logarithmic,
+)
 
 MOST_SMOOTHED = 5  # evaluations in a smoothing window, at most
 SMOOTHED_SHARE = 20  # the window is at most a twentieth of the evaluations
@@ -97,6 +111,12 @@ def cost_curves(comparison: ComparisonData) -> list[Drawing]:
     return figures
 
 
+def by_method(comparison: ComparisonData) -> list[str]:
+    """Draw the accuracy of each row by itself, with its band, beside its baseline's; only where one panel has none."""
+    drawings = accuracy_curves(comparison)[::2] if len(comparison.seeds) > 1 else []  # without the second halves
+    return [drawn for drawing in drawings if not drawing.has_bands for drawn in drawing.each()]
+
+
 def svgs(drawings: Iterable[Drawing]) -> list[str]:
     """Draw figures of a page."""
     return [drawing.svg() for drawing in drawings]
@@ -160,22 +180,52 @@ class Drawing:
     may_be_logarithmic: bool = False
     targets: Sequence[float] = ()  # values with a dotted line
 
+    @property
+    def has_bands(self) -> bool:
+        """Whether the bands of all rows can be told apart in one panel."""
+        return len(self.rows) <= MOST_BANDS
+
     def svg(self) -> str:
         """Draw the figure for a page, with the label of each curve at its end."""
         title = f"{self.title}, {self.task}" if self.task else self.title
         with rc_context(INLINE):
             figure, axes = panel(len(self.rows))
-            ends = self.draw(axes, line_styles(self.rows))
+            ends = self.draw(axes, line_styles(self.rows), self.has_bands)
             axes.set(title=title)
             label_ends(axes, ends)
             return inline(figure, f"{self.y_label}, {title}")
 
-    def draw(self, axes: Axes, styles: Sequence[dict[str, Any]]) -> list[End]:
+    def each(self) -> list[str]:
+        """Draw each row but baselines by itself, beside its baseline, for a page; all with the same axes."""
+        values = np.concatenate([line.y.ravel() for line in self.lines if line is not None])
+        known = values[np.isfinite(values)]
+        if not len(known):
+            return []
+        margin = 0.04 * np.ptp(known) or 1.0
+        limits = known.min() - margin, known.max() + margin
+        return [self._one(place, limits) for place, row in enumerate(self.rows) if not row.is_baseline]
+
+    def _one(self, place: int, limits: tuple[float, float]) -> str:
+        """Draw the row at `place` beside its baseline. limits: of the y axis."""
+        row, name, styles = self.rows[place], self.names[place], line_styles(self.rows)
+        places = [i for i, other in enumerate(self.rows) if i == place or other.label == row.baseline]
+        shown = replace(
+            self, rows=[self.rows[i] for i in places], names=[self.names[i] for i in places],
+            lines=[self.lines[i] for i in places],
+        )  # fmt: skip
+        with rc_context(INLINE):
+            figure = Figure(figsize=SMALL, layout="constrained")
+            axes: Axes = figure.subplots()
+            shown.draw(axes, [styles[i] for i in places])
+            axes.set(title=name, xlabel="", ylabel="", ylim=limits)
+            return inline(figure, ", ".join(filter(None, (self.y_label, name, self.task))))
+
+    def draw(self, axes: Axes, styles: Sequence[dict[str, Any]], has_bands: bool = True) -> list[End]:
         """Draw the curves in the styles of the rows; return the ends of those that have a finite value."""
         ends = []
         for name, line, style in zip(self.names, self.lines, styles, strict=True):
             if line is not None and np.isfinite(line.y).any():
-                ends.append((*_draw(axes, line, style), name, style))
+                ends.append((*_draw(axes, line, style, has_bands), name, style))
         axes.set(xlabel=self.x_label, ylabel=self.y_label)
         for target in self.targets:
             axes.axhline(target, color=INK, alpha=0.5, linewidth=0.8, linestyle=":")
@@ -194,15 +244,16 @@ class Drawing:
             set_logarithmic(axes)
 
 
-def _draw(axes: Axes, line: Line, style: dict[str, Any]) -> tuple[float, float]:
-    """Draw the mean over seeds as a line and their range as a band; returns x and y of the end of the line."""
+def _draw(axes: Axes, line: Line, style: dict[str, Any], has_band: bool) -> tuple[float, float]:
+    """Draw the mean over seeds as a line, and their range as a band; return x and y of the end of the line."""
     known = np.isfinite(line.y).all(axis=0)
     if not known.any():
         known = np.isfinite(line.y).any(axis=0)
     x, y = line.x[known], line.y[:, known]
     mean = np.nanmean(y, axis=0)
     axes.plot(x, mean, **(_of_point(style) if len(x) == 1 else style))
-    axes.fill_between(x, np.nanmin(y, axis=0), np.nanmax(y, axis=0), color=style["color"], alpha=0.12, linewidth=0)
+    if has_band:
+        axes.fill_between(x, np.nanmin(y, axis=0), np.nanmax(y, axis=0), color=style["color"], alpha=BAND, linewidth=0)
     return float(x[-1]), float(mean[-1])
 
 

@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
@@ -22,11 +20,10 @@ from ..federation.flower.directory import CLIENTS, MODEL, RESULT, SETTINGS, STUD
 from ..federation.flower.ejections import Absence, Ejections
 from ..federation.flower.event_log import read_events
 from ..federation.membership import Membership
-from ..files import make_folder, write_text
 from ..metrics.protocols import SCORES, score_name
 from ..rounds.settings import flattened
-from .figures import COLOURS, INK, INLINE, PANEL, inline
-from .tables import environment
+from .figures import COLOURS, INLINE, inline
+from .html_page import write_html
 from .text_table import NOTHING, text_table
 
 PLAIN = ("time", "event")  # fields of every event
@@ -38,9 +35,14 @@ CURVES = (
 NAMED = 40  # most clients of a map, which shows their names
 COLUMNS = 150  # most rounds of a map
 BARS = 60  # most bars of the figure that replaces a larger map
+THIRD = 4.2, 2.9  # inches of a curve; three stand side by side
+WIDTH = 6.2  # inches of a figure beside its caption
 ROW = 0.22  # inches of a client's row in the map
-# A dark page cannot change the colours of a raster. One is dark and one light, so that they differ on grey paper.
-STATES = {"took part": "#1f6f9f", "missing or refused": "#f5b469"}
+MARK = 0.76  # of a round's width
+# Marks differ in height, too, and in brightness on grey paper.
+STATES: Mapping[str, Any] = {
+    "took part": {"color": COLOURS[1], "linewidth": 11}, "missing or refused": {"color": COLOURS[5], "linewidth": 5},
+}  # fmt: skip
 FILE = "report.html"
 LONGEST_TEXT = 400  # characters of a setting or an event
 RECALL = "recall/"  # beginning of the names of the recalls of classes
@@ -112,8 +114,8 @@ class FederationData:
         clients, absent = _clients(events, known, rounds), Ejections(path).read()
         for client in clients:
             client.absence = absent.get(client.name)
-        settings = {name: _text(x) for name, x in flattened(spec.decisive()).items() if x is not None}
         stated = [event for event in events if event["event"] == SETTINGS][-1:]
+        settings = _by_section(flattened(spec.decisive()))
         settings |= {name: _text(x) for event in stated for name, x in event.items() if name not in PLAIN}
         readable = finished and not any(line.startswith(CLIENTS) for line in damaged)
         return cls(path, spec.label, spec.rounds, finished, history, rounds, clients, _refused(events),
@@ -123,6 +125,12 @@ class FederationData:
     def is_private(self) -> bool:
         """Whether the rounds have differential privacy."""
         return any(name.startswith("privacy.") for name in self.settings)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every client's reply counted in every round."""
+        names = {client.name for client in self.clients}
+        return bool(self.rounds) and all(names == set(facts.counted or ()) for facts in self.rounds.values())
 
     @property
     def headline(self) -> str:
@@ -196,6 +204,19 @@ def _happened(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return lines
 
 
+def _by_section(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of settings by section; those of a section with several have their names."""
+    sections: dict[str, dict[str, str]] = {}
+    for name, value in settings.items():
+        section, _, own = name.partition(".")
+        if value is not None:
+            sections.setdefault(section, {})[own] = _text(value)
+    return {
+        section: ", ".join(f"{name} = {text}" if name else text for name, text in values.items())
+        for section, values in sections.items()
+    }
+
+
 def _text(value: object) -> str:
     return shortened(printable(str(value)), LONGEST_TEXT)
 
@@ -204,23 +225,25 @@ def write_federation_page(data: FederationData, folder: Path) -> Path:
     """Write the page to `folder`, atomically. Raises InputError if it cannot be written."""
     curves = [drawn for name, title, factor in CURVES if (drawn := _curve(data.history, name, title, factor))]
     is_large = len(data.clients) > NAMED or len(data.history) > COLUMNS
-    text = environment().get_template("federation.html.j2").render(
+    drawn_map = _counts if is_large else _map
+    return write_html(
+        folder / FILE, "federation.html.j2",
         data=data, title=f"{data.label}, a federation of {len(data.clients)} clients", curves=curves,
-        map=_counts(data) if is_large else _map(data), is_large=is_large,
-        reports=report_rows(data.reports) if data.reports else None, reports_caption=reports_caption(data.reports),
+        map=None if data.is_complete else drawn_map(data), is_large=is_large, clients=_client_rows(data),
+        scores=_scores(data.reports), reports=report_rows(data.reports) if data.reports else None,
+        reports_caption=reports_caption(data.reports),
     )  # fmt: skip
-    make_folder(folder)
-    path = folder / FILE
-    write_text(path, text)
-    return path
 
 
 def clients_table(data: FederationData) -> Table:
     """Return a table of the clients, for a console."""
     titles = ("client", "samples", "took part", "missing", "last in round", "mostly because")
+    return text_table(titles, _client_rows(data), ("client", "mostly because"))
+
+
+def _client_rows(data: FederationData) -> list[list[str]]:
     rows = [(c.title, c.samples, c.counted, c.missing, c.last, c.reason) for c in data.clients]
-    texts = [[NOTHING if cell is None else str(cell) for cell in row] for row in rows]
-    return text_table(titles, texts, ("client", "mostly because"))
+    return [[NOTHING if cell is None else str(cell) for cell in row] for row in rows]
 
 
 def reports_table(reports: Sequence[ClientReport]) -> Table:
@@ -293,7 +316,7 @@ def _curve(history: Sequence[Mapping[str, float]], name: str, title: str, factor
     if not points:
         return None
     with rc_context(INLINE):
-        figure = Figure(figsize=PANEL, layout="constrained")
+        figure = Figure(figsize=THIRD, layout="constrained")
         axes = figure.subplots()
         x, y = np.array(points, dtype=float).T
         axes.plot(x, np.where(np.isfinite(y), y, np.nan), color=COLOURS[1], marker="o" if len(x) < 30 else None, ms=3)
@@ -304,31 +327,47 @@ def _curve(history: Sequence[Mapping[str, float]], name: str, title: str, factor
 
 def _map(data: FederationData) -> str | None:
     """Draw participation by client and round, as SVG; None before the first round has ended."""
-    names = [client.name for client in data.clients]
-    if not names or not data.rounds:
+    rows = {client.name: row for row, client in enumerate(data.clients)}
+    if not rows or not data.rounds:
         return None
-    state = np.full((len(names), max(data.rounds) + 1), np.nan)
-    places = {name: place for place, name in enumerate(names)}
-    for t, facts in data.rounds.items():
-        for value, of_round in enumerate((facts.counted or (), facts.missing)):
-            state[[places[name] for name in of_round if name in places], t] = value
-    with rc_context(INLINE | {"axes.grid": False}):
-        figure = Figure(figsize=(9, 1.1 + ROW * len(names)), layout="constrained")
+    with rc_context(INLINE | {"axes.grid.axis": "y"}):
+        figure = Figure(figsize=(WIDTH, 1.1 + ROW * len(rows)), layout="constrained")
         axes = figure.subplots()
-        extent = (0.5, state.shape[1] + 0.5, len(names) - 0.5, -0.5)
-        colours = ListedColormap(list(STATES.values()))
-        axes.imshow(state, aspect="auto", cmap=colours, vmin=0, vmax=1, interpolation="nearest", extent=extent)
+        for which, (label, style) in enumerate(STATES.items()):
+            x, y = [], []  # one line with gaps: an element for each mark would make a file of megabytes
+            for t, facts in data.rounds.items():
+                for name in (facts.counted or (), facts.missing)[which]:
+                    if name in rows:
+                        x += [t + 1 - MARK / 2, t + 1 + MARK / 2, np.nan]
+                        y += 3 * [rows[name]]
+            axes.plot(x, y, solid_capstyle="butt", label=label, **style)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_yticks(range(len(names)), names)
-        for edges, line in (
-            (np.arange(1, len(names)) - 0.5, axes.axhline),
-            (np.arange(1, state.shape[1]) + 0.5, axes.axvline),
-        ):
-            for edge in edges:  # without these lines equal cells form one block
-                line(edge, color="white", linewidth=0.8)
-        axes.set(xlabel="round")
-        _legend(figure)
+        axes.set_yticks(range(len(rows)), rows)
+        axes.set(xlabel="round", xlim=(0.5, max(data.rounds) + 1.5), ylim=(len(rows) - 0.5, -0.5))
+        figure.legend(loc="outside upper right", ncols=2, frameon=False)
         return inline(figure, "who took part in each round")
+
+
+def _scores(reports: Sequence[ClientReport]) -> str | None:
+    """Draw the accuracy, or R², of each client's test samples, as SVG; None if there is none."""
+    name = next((name for name in ("accuracy", "r2") if any(name in one.scores for one in reports)), None)
+    if name is None:
+        return None
+    title, factor = ("R²", 1.0) if name == "r2" else ("accuracy %", 100.0)
+    with rc_context(INLINE):
+        figure = Figure(figsize=(WIDTH, 0.9 + 0.3 * len(reports)), layout="constrained")
+        axes = figure.subplots()
+        for label, of_models, colour, marker in (
+            ("the server's model", [one.scores for one in reports], COLOURS[1], "o"),
+            ("the client's own model", [one.own_scores for one in reports], COLOURS[2], "D"),
+        ):
+            x = [factor * scores.get(name, np.nan) for scores in of_models]
+            if np.isfinite(x).any():
+                axes.plot(x, range(len(x)), linestyle="none", color=colour, marker=marker, markersize=5, label=label)
+        axes.set_yticks(range(len(reports)), [one.name for one in reports])
+        axes.set(xlabel=f"{title} on the client's own test samples", ylim=(len(reports) - 0.5, -0.5))
+        figure.legend(loc="outside upper right", ncols=2, frameon=False)
+        return inline(figure, f"{title} by client")
 
 
 def _counts(data: FederationData) -> str | None:
@@ -341,17 +380,12 @@ def _counts(data: FederationData) -> str | None:
         groups.setdefault(t // width, []).append((len(facts.counted or ()), len(facts.missing)))
     counted, missing = np.array([np.mean(numbers, axis=0) for numbers in groups.values()]).T
     with rc_context(INLINE | {"axes.axisbelow": True}):
-        figure = Figure(figsize=(9, 2.6), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 2.6), layout="constrained")
         axes = figure.subplots()
         middle = width * (np.array(list(groups)) + 0.5) + 0.5
-        for bottom, heights, colour in ((0.0, counted, "took part"), (counted, missing, "missing or refused")):
-            axes.bar(middle, heights, width=0.9 * width, bottom=bottom, color=STATES[colour])
+        for bottom, heights, label in ((0.0, counted, "took part"), (counted, missing, "missing or refused")):
+            axes.bar(middle, heights, width=0.9 * width, bottom=bottom, color=STATES[label]["color"], label=label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlabel="round", ylabel="clients" if width == 1 else f"clients, mean of {width} rounds")
-        _legend(figure)
+        figure.legend(loc="outside upper right", ncols=2, frameon=False)
         return inline(figure, "how many clients took part by round")
-
-
-def _legend(figure: Figure) -> None:
-    handles = [Patch(color=colour, label=label) for label, colour in STATES.items()]
-    figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False, labelcolor=INK)

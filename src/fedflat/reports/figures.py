@@ -6,7 +6,7 @@ import io
 import re
 import warnings
 from collections.abc import Sequence
-from html import escape
+from html import escape, unescape
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,9 @@ DASHES = ("-", "--", "-.")
 BASELINE_DASHES = ("--", ":", "-.")
 LABEL_SIZE = 8.0  # points
 PANEL = 5.4, 3.4  # inches; two stand side by side on a wide page
+SMALL = 2.7, 2.0  # of a panel with one curve and its baseline's; four stand side by side
+MOST_BANDS = 3  # in a panel; more merge into a grey cloud
+BAND = 0.18  # opacity
 SHARE = 0.78  # approximate share of a panel's height that its axes take
 STYLE: Any = {  # Any, because matplotlib's type is a list of all its settings
     "svg.fonttype": "none",
@@ -161,6 +164,7 @@ def label_ends(axes: Axes, ends: Sequence[End]) -> None:
     """
     if not ends:
         return
+    axes.autoscale_view()  # matplotlib does it when it draws, and the places below are needed now
     to_axes = axes.transData + axes.transAxes.inverted()
     places = np.array([to_axes.transform((x, y)) for x, y, _, _ in ends])
     height = axes.figure.get_size_inches()[1] * 72 * SHARE  # type: ignore[union-attr]  # points
@@ -214,3 +218,14 @@ def themed(svg: str) -> str:
     """Replace `INK` by the text colour of the page, and `COLOURS` by variables that the page can set."""
     names = {INK: "currentColor"} | {c: f"var(--curve-{i}, {c})" for i, c in enumerate(COLOURS)}
     return re.sub(r"#[0-9a-f]{6}(?=[;\"])", lambda colour: names.get(colour[0], colour[0]), svg)
+
+
+def fixed(svg: str) -> str:
+    """Undo `themed`: return the figure in colours of its own, for a file that no page colours."""
+    return re.sub(r"currentColor(?=[;\"])|var\(--curve-\d+, (#[0-9a-f]{6})\)", lambda found: found[1] or INK, svg)
+
+
+def label_of(svg: str) -> str:
+    """Return the label that `svg` gave to a figure."""
+    found = re.search(r'aria-label="([^"]*)"', svg)
+    return unescape(found[1]) if found else ""

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from .columns import Column, measure_cell, measure_title
 from .comparison_data import ComparisonData, Row
 from .comparison_data import accuracy as accuracy_of
-from .figures import INLINE, End, inline, label_ends, line_styles, panel, panels, set_logarithmic
+from .figures import BAND, INLINE, MOST_BANDS, End, inline, label_ends, line_styles, panel, panels, set_logarithmic
 
 ERRORS = (
     "one seed: ± half of a 95 % interval, or the residual of an eigenvalue; several: ± standard deviation over seeds; "
@@ -107,10 +107,10 @@ class CurveDrawing:
         """Draw the figure for a page, with the label of each curve at its end."""
         with rc_context(INLINE):
             figure, axes = panel(len(self.rows))
-            label_ends(axes, self.draw(axes, line_styles(self.rows)))
+            label_ends(axes, self.draw(axes, line_styles(self.rows), len(self.rows) <= MOST_BANDS))
             return inline(figure, measure_title(self.name))
 
-    def draw(self, axes: Axes, styles: Sequence[dict[str, Any]]) -> list[End]:
+    def draw(self, axes: Axes, styles: Sequence[dict[str, Any]], has_bands: bool = True) -> list[End]:
         """Draw the curves in the styles of the rows; return the ends of those that have a finite value."""
         ends = []
         for row, label, style in zip(self.rows, self.called, styles, strict=True):
@@ -122,8 +122,8 @@ class CurveDrawing:
                 y, band = ys.mean(0), None if error is None else np.array(error)
                 band = ys.std(0, ddof=1) if len(curves) > 1 else band
             axes.plot(x, y, **style)
-            if band is not None:
-                axes.fill_between(x, y - band, y + band, color=style["color"], alpha=0.12, linewidth=0)
+            if band is not None and has_bands:
+                axes.fill_between(x, y - band, y + band, color=style["color"], alpha=BAND, linewidth=0)
             if np.isfinite(y).any():
                 last = np.flatnonzero(np.isfinite(y))[-1]
                 ends.append((float(x[last]), float(y[last]), label, style))

@@ -13,15 +13,16 @@ from ..core.errors import InputError, printable
 from ..core.task import CROSS_ENTROPY, LOSSES
 from ..data.partition_statistics import PartitionStatistics
 from ..experiments.run_directory import StoredRun
-from ..files import make_folder, read_bytes, read_json, write_text
+from ..files import read_bytes, read_json
 from ..methods import all_methods
 from ..rounds.cost import FULL, UNCOMPRESSED, compared_messages
 from ..rounds.segments import versions
 from . import by_client_and_class, curves, figures, flatness, run_settings
 from .columns import caption, columns, target_columns
 from .comparison_data import ComparisonData, FinishedRun, Row
+from .html_page import write_html
 from .published import published_lines
-from .tables import csv_text, environment, headline, latex_table
+from .tables import csv_text, headline, latex_table
 
 PICTURE_BYTES = 2**24  # most bytes of a picture of loss surfaces
 PARTITIONS = 6  # most partitions that are drawn
@@ -60,19 +61,13 @@ def write_page(chapters: Sequence[Chapter], path: Path, title: str | None = None
     known = all_methods()
     labels = (row.runs[0].method for chapter in chapters for row in chapter.comparison.rows)
     methods = dict.fromkeys(name for label in labels for name in label.split("-"))  # SWA-FedSAM has two papers
-    text = (
-        environment()
-        .get_template("page.html.j2")
-        .render(
-            title=title or chapters[0].heading,
-            chapters=[_content(chapter) for chapter in chapters],
-            papers={name: known[name].paper for name in methods if name in known},
-            origin=origin(run for chapter in chapters for run in chapter.comparison.runs),
-        )
-    )
-    make_folder(path.parent)
-    write_text(path, text)
-    return path
+    return write_html(
+        path, "page.html.j2",
+        title=title or chapters[0].heading,
+        chapters=[_content(chapter) for chapter in chapters],
+        papers={name: known[name].paper for name in methods if name in known},
+        origin=origin(run for chapter in chapters for run in chapter.comparison.runs),
+    )  # fmt: skip
 
 
 def _content(chapter: Chapter) -> dict[str, Any]:
@@ -93,6 +88,7 @@ def _content(chapter: Chapter) -> dict[str, Any]:
         "csv": csv_text(comparison),
         "smoothing": curves.smoothing_in_words(curves.window_of(comparison)),
         "accuracy": curves.svgs(curves.accuracy_curves(comparison)),
+        "by_method": curves.by_method(comparison),
         "losses": curves.svgs(curves.loss_curves(comparison)),
         "loss": " or ".join(dict.fromkeys(_loss(run.settings["loss"]) for run in comparison.runs)),
         "aggregation": curves.svgs(curves.aggregation_curves(comparison)),
@@ -114,6 +110,7 @@ def _content(chapter: Chapter) -> dict[str, Any]:
             "curves": [(curve.title, curve.svg()) for curve in flatness.curve_figures(comparison)],
             "correlations": flatness.correlations(comparison),
             "caution": flatness.CAUTION,
+            "most_bands": figures.MOST_BANDS,
         },
     }
 

@@ -226,7 +226,7 @@ def test_the_reports_of_a_rehearsal_are_those_of_the_simulation(tmp_path: Path, 
     assert read_reports(federated.out) == reports
     assert stat.S_IMODE((federated.out / CLIENTS).stat().st_mode) == 0o600
     page = write_federation_page(FederationData.read(federated.out), tmp_path / "page").read_text()
-    shown = re.findall(r"<tr><td>(north|south|west)</td><td>9</td><td>\d</td><td>3</td><td>([\d.]+)</td>", page)
+    shown = re.findall(r">(north|south|west)</th><td>9</td><td>\d</td><td>3</td><td>([\d.]+)</td>", page)
     assert [(name, float(x)) for name, x in shown] == [
         (site, round(x, 3)) for site, x in zip(SITES, expected.accuracy, strict=True)
     ]
