@@ -28,11 +28,12 @@ from benchmarks.tables import (
 from docs import ledger, new_method_tables, published, study_quotes
 from docs import measured_tables as measured
 from docs.gpu_lines import gpu_lines_table
-from docs.links import anchor, broken_links
+from docs.links import absolute, anchor, broken_links
 from docs.measured_tables import UNMEASURED
 from docs.method_grid import grid
-from docs.method_pages import index_table, link, method_pages, page_problems, tables_of_groups
+from docs.method_pages import index_table, link, method_pages, page_problems
 from docs.notebooks import notebooks
+from docs.other_packages import packages_table
 from docs.package_listing import package_listing
 from docs.perturbation_options import options_table
 from fedflat.data.partition import all_partitions
@@ -41,7 +42,7 @@ from fedflat.federation.flower.settings import NodeSettings, RunSettings
 from fedflat.federation.flower.site_policy import SiteLimits
 from fedflat.methods import all_methods
 from fedflat.metrics.flatness import all_measures
-from fedflat.reports.catalogue import costs, documentation, settings, summary
+from fedflat.reports.catalogue import costs, documentation, grouped, settings
 from fedflat.reports.listing import FILE
 from fedflat.reports.method_facts import COSTS
 from fedflat.reports.method_list import LEGEND
@@ -59,7 +60,11 @@ gap_study = import_module("studies.gap-and-flatness.page")
 def parts() -> dict[str, Mapping[str, str]]:
     """Return what stands between the marks of each page, by mark; but for pages of methods and of studies."""
     return {
-        "README.md": {"methods": method_table(), "studies": study_quotes.readme(*both_studies())},
+        "README.md": {
+            "methods": names_by_group(),
+            "studies": absolute(study_quotes.readme(*both_studies())),
+            "packages": absolute(packages_table()),
+        },
         "docs/methods.md": {"index": index_table(), "grid": grid(), **new_method_parts()},
         "docs/which_method.md": {"costs": cost_of_methods(), **study_quotes.which_method(*both_studies())},
         "docs/decisions.md": {"contents": decisions()},
@@ -110,12 +115,10 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def method_table() -> str:
-    """Return every method in one line, in a table for each group."""
-    return tables_of_groups(
-        ("method", "idea", *COSTS, "paper"),
-        lambda cls: (f"`{cls.__name__}`", cell(summary(cls)), *map(str, costs(cls)), str(cls.paper)),
-    )
+def names_by_group() -> str:
+    """Return a line for each group of methods with their names."""
+    groups = grouped(all_methods().values()).items()
+    return "\n".join(f"* **{group.capitalize()}**: {', '.join(cls.__name__ for cls in some)}" for group, some in groups)
 
 
 def cost_of_methods() -> str:

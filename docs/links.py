@@ -1,8 +1,12 @@
-"""The links between the pages of the repository, and to them from its code: each leads to a file, and to a heading."""
+"""The links between the pages of the repository, and to them from its code: each leads to a file, and to a heading.
+
+The README's links are absolute, because package indexes show it, too.
+"""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -16,6 +20,9 @@ INLINE_CODE = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} (.+?) *$", re.MULTILINE)
 NAMED = re.compile(r"(?<![\w/.])(docs/[\w/]+\.md(?:#[\w-]+)?)")  # such as docs/deploy.md, in a message or a comment
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+HOME = f"{REPOSITORY}/blob/main/"
+PICTURES = f"{REPOSITORY.replace('github.com', 'raw.githubusercontent.com')}/main/"
 ELSEWHERE = re.compile(r"[a-z]+:")
 
 
@@ -34,8 +41,13 @@ def broken_links(root: Path = ROOT) -> list[str]:
 
 def links_of(page: Path) -> Iterator[str]:
     """Yield where the links of a page lead that stay in the repository."""
-    text = INLINE_CODE.sub("", FENCED.sub("", page.read_text()))
+    text = INLINE_CODE.sub("", FENCED.sub("", page.read_text())).replace(HOME, "").replace(PICTURES, "")
     yield from (target for target in LINK.findall(text) if not ELSEWHERE.match(target))
+
+
+def absolute(text: str) -> str:
+    """Return `text` with links to pages of docs/ that also work outside the repository."""
+    return text.replace("](docs/", f"]({HOME}docs/")
 
 
 def leads_nowhere(target: str, file: Path, folder: Path) -> bool:

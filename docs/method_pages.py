@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -54,18 +54,16 @@ def link(name: str, folder: str = "methods/") -> str:
 
 def index_table() -> str:
     """Return every method in one line with a link to its page, in a table for each group, as Markdown."""
-    return tables_of_groups(
-        ("method", "idea", *COSTS), lambda cls: (link(cls.__name__), escaped(summary(cls)), *map(str, costs(cls)))
-    )
-
-
-def tables_of_groups(titles: Sequence[str], row: Callable[[type[Method]], Sequence[str]]) -> str:
-    """Return a table of methods for each group below the group's name, as Markdown; `row` returns a method's cells."""
     tables = [
-        f"**{group.capitalize()}**\n\n{Table(titles, [row(cls) for cls in classes]).markdown()}"
+        f"**{group.capitalize()}**\n\n{_table_of(classes).markdown()}"
         for group, classes in grouped(all_methods().values()).items()
     ]
     return "\n\n".join([*tables, f"{LEGEND}."])
+
+
+def _table_of(classes: Sequence[type[Method]]) -> Table:
+    rows = [(link(cls.__name__), escaped(summary(cls)), *map(str, costs(cls))) for cls in classes]
+    return Table(("method", "idea", *COSTS), rows)
 
 
 def method_pages() -> dict[Path, str]:

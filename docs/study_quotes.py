@@ -10,12 +10,11 @@ quotes = import_module("studies.gap-and-flatness.quotes")
 
 
 def readme(first: Any, second: Any) -> str:
-    """Return three lines: what each study found, and the second one by method."""
+    """Return two lines: what each study found."""
     return "\n".join([
         f"* [Flat, or tuned?](docs/study.md) {joined.outcome(first)} So that is about speed, and not about what "
         f"generalises. {joined.scale_of(first)}",
         f"* [Does a flat minimum help where there is a gap?](docs/gap_study.md) {quotes.quote(second)}",
-        f"* [Which method?](docs/which_method.md) {quotes.gains(second)} {quotes.scale_of(second.plan)}",
     ])  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..scale import scale, title
-from .analysis import Results, contrasts, equal_gradients, estimate, primary
+from ..scale import scale
+from .analysis import Results, contrasts, equal_gradients, primary
 from .page import IMAGES, TWICE, primary_sentence, sentences
 from .plan import CLIENTS, COHORT, DATA, GAPS, MODEL, Plan
 
@@ -29,20 +29,6 @@ def at_equal_gradients(results: Results) -> str:
     told = [f"{one.flat} {one.left.mean:+.2f} ({one.left.low:+.2f} to {one.left.high:+.2f}) over {one.base}"
             for one in equal_gradients(results)]  # fmt: skip
     return f"With {IMAGES['few']} images and {TWICE}, in points: {', '.join(told)}."
-
-
-def gains(results: Results) -> str:
-    """Return in one sentence what each flat method gained with few images, and the gaps of the bases there."""
-    if not results.has_ended:
-        return UNFINISHED
-    every = contrasts(results.compared, results.plan)
-    told = [f"{one.flat} {found.mean:+.2f} ({found.low:+.2f} to {found.high:+.2f}) over {one.base}"
-            for one in every if (found := estimate(one.lead["few"]))]  # fmt: skip
-    gaps = [one.base_gap["few"].mean() for one in every]
-    return (
-        f"On {title(DATA)} with {IMAGES['few']} images, where the plain methods' training accuracy is {min(gaps):.1f} "
-        f"to {max(gaps):.1f} points above their test accuracy, the flat methods' leads in points are {', '.join(told)}."
-    )
 
 
 def scale_of(plan: Plan) -> str:

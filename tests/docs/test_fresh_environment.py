@@ -1,4 +1,4 @@
-"""What the README says works where nothing but the package and what it needs is installed."""
+"""What the README and the page of commands say works where nothing but the package and what it needs is installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @in_test_all
-def test_every_command_of_the_readme_runs(environment: Path, tmp_path: Path) -> None:
+def test_every_command_of_the_page_runs(environment: Path, tmp_path: Path) -> None:
     """In their order."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for command in commands():
@@ -39,8 +39,9 @@ def test_every_command_of_the_readme_runs(environment: Path, tmp_path: Path) -> 
 
 @in_test_all
 def test_the_python_example_runs(environment: Path, tmp_path: Path) -> None:
-    subprocess.run([environment / "python", "-c", python_example()], cwd=tmp_path, check=True)
-    assert (tmp_path / "report.html").stat().st_size > 10_000
+    program = [environment / "python", "-c", python_example()]
+    ended = subprocess.run(program, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert "FedSMOO is ahead of FedAvg" in ended.stdout
 
 
 @in_test_all

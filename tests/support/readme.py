@@ -1,4 +1,4 @@
-"""The README's commands, as tests run them."""
+"""The commands of docs/reference/commands.md and the README's program, as tests run them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+COMMANDS = (ROOT / "docs" / "reference" / "commands.md").read_text()
 SHORT = {"--seeds": "0", "--rounds": "2", "--methods": '["fedavg", "fedsam"]'}
 
 
 def commands() -> list[list[str]]:
-    """The words of every command of the section on the command line, with fewer rounds, seeds and methods."""
-    [block] = re.findall(r"## From the command line\n+```bash\n(.*?)```", README, re.DOTALL)
+    """The words of every command of the page's first list, with fewer rounds, seeds and methods."""
+    block = re.findall(r"```bash\n(.*?)```", COMMANDS, re.DOTALL)[0]
     lines = [line.split(" #")[0].strip() for line in block.replace("\\\n", " ").splitlines()]
     return [_shortened(shlex.split(re.sub(r"--rounds \d+", "--rounds 2", line))) for line in lines]
 
@@ -25,6 +26,6 @@ def _shortened(words: list[str]) -> list[str]:
 
 
 def python_example() -> str:
-    """The program of the section on Python."""
+    """The README's program."""
     [example] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     return example
