@@ -45,8 +45,7 @@ def test_a_job_keeps_no_credentials_and_pastes_no_text_into_a_command(name: str)
     for step in JOBS[name]["steps"]:
         if step.get("uses", "").startswith("actions/checkout@"):
             assert step["with"]["persist-credentials"] is False
-        pasted = set(re.findall(r"\$\{\{ *([\w.-]+)", step.get("run", "")))
-        assert {one for one in pasted if not one.startswith("matrix.")} == set(), step
+        assert "${{" not in step.get("run", ""), "a variable of the environment is no part of the command"
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
