@@ -25,7 +25,7 @@ from benchmarks.tables import (
     times_table,
     vectors_table,
 )
-from docs import ledger, new_method_tables, published, study_quotes
+from docs import example_headers, ledger, new_method_tables, published, study_quotes
 from docs import measured_tables as measured
 from docs.gpu_lines import gpu_lines_table
 from docs.links import absolute, anchor, broken_links
@@ -65,6 +65,7 @@ def parts() -> dict[str, Mapping[str, str]]:
             "studies": absolute(study_quotes.readme(*both_studies())),
             "packages": absolute(packages_table()),
         },
+        "examples/README.md": {"examples": example_headers.table()},
         "docs/methods.md": {"index": index_table(), "grid": grid(), **new_method_parts()},
         "docs/which_method.md": {"costs": cost_of_methods(), **study_quotes.which_method(*both_studies())},
         "docs/decisions.md": {"contents": decisions()},

@@ -1,29 +1,13 @@
 from __future__ import annotations
 
-import io
 import shlex
 import sys
 from pathlib import Path
-from typing import IO, Any
 
 import pytest
-from matplotlib.figure import Figure
 
 from fedflat.cli import main
-from support.effort import chosen
-
-BLANK = {"svg": '<svg xmlns="http://www.w3.org/2000/svg"></svg>', "pdf": "%PDF-1.4\n%%EOF\n"}
-
-
-@pytest.fixture(autouse=True)
-def _blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are not drawn: most of a report's time. `tests/reports` and `make test-all` draw them."""
-
-    def blank(_: Figure, buffer: IO[Any], format: str, **__: object) -> None:
-        text = BLANK[format]
-        buffer.write(text if isinstance(buffer, io.TextIOBase) else text.encode())
-
-    monkeypatch.setattr(Figure, "savefig", chosen(blank, Figure.savefig))
+from support.blank_figures import blank_figures  # noqa: F401 (used by every test)
 
 
 @pytest.fixture

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pytest
-from typer.main import get_command
 
-from fedflat.cli import main
-from fedflat.cli.app import app
-from fedflat.cli.flags import resolve, split_file
 from fedflat.core.errors import InputError
-from fedflat.core.object_references import allow_code
-from fedflat.experiments.spec import Experiment, RunSpec, StudySpec
-from fedflat.experiments.tuning_spec import TuningSpec
+from support.documented_commands import accept, carry_out, commands_of
 from support.effort import in_test_all
-from support.fresh_process import SOURCE
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(bash|\{code-block\} \w+)\n(?::caption: (\S+)\n)?(.*?)^```", re.MULTILINE | re.DOTALL)
+<<<<<<< HEAD
 # A cell of a notebook that writes a file, as the block with a caption that it stands for.
 FILE_CELL = re.compile(
     r"^```\{code-cell\} ipython3\n[^`]*?^Path\(\"(\S+?)\"\)\.write_text\('''\n(.*?)'''\);\n```", re.M | re.S
@@ -34,23 +26,37 @@ def blocks_of(path: Path) -> list[tuple[str, str, str]]:
     """Commands and files, in their order; of federations, what can be done on one machine."""
     text = path.read_text().partition("\n## A federation of your own")[0]
     return BLOCK.findall(FILE_CELL.sub(r"```{code-block} toml\n:caption: \1\n\2```", text))
+=======
+INCLUDED = re.compile(r"^```\{literalinclude\} (\S+)\n:language: (\w+)\n(:caption: \S+\n)```", re.MULTILINE)
+
+
+def with_files(page: Path) -> str:
+    """The text of a page with the files that it includes under a name."""
+    return INCLUDED.sub(
+        lambda found: f"```{{code-block}} {found[2]}\n{found[3]}{(page.parent / found[1]).read_text()}```",
+        page.read_text(),
+    )
+>>>>>>> 67030cc3 (Add examples to copy from, whose commands a test runs)
 
 
 PAGES = {
     str(path.relative_to(DOCS)): blocks
+<<<<<<< HEAD
     for path in sorted(
         [*DOCS.glob("howto/*.md"), *DOCS.glob("tutorials/*.md"), DOCS / "deploy.md", DOCS / "flatness.md"]
     )
     if (blocks := blocks_of(path))
+=======
+    for folder in ("howto", "tutorials")
+    for path in sorted((DOCS / folder).glob("*.md"))
+    if (blocks := BLOCK.findall(with_files(path)))
+>>>>>>> 67030cc3 (Add examples to copy from, whose commands a test runs)
 }
-
-
 # Their commands start a federation, or train what the tests of the same commands in `tests/cli` train.
 LONG = {"deploy.md"} | {
     f"howto/{name}.md"
     for name in ("adapters", "coming_from", "own_files", "participation", "resume", "sweeps", "tune", "use_the_model")
 }
-SPECS: dict[str, type[Experiment]] = {"run": RunSpec, "compare": StudySpec, "work": StudySpec, "tune": TuningSpec}
 
 
 def test_there_are_pages_with_commands() -> None:
@@ -68,21 +74,8 @@ def test_its_commands_run_as_written_in_order(page: str, tmp_path: Path, monkeyp
             assert name, f"{page}: a file without a name"
             (tmp_path / name).write_text(text)
             continue
-        for line in text.replace("\\\n", " ").splitlines():
-            carry_out(shlex.split(line, comments=True), monkeypatch)
-
-
-def carry_out(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    program, *words = command
-    if program == "python":
-        monkeypatch.setenv("PYTHONPATH", str(SOURCE))
-        subprocess.run([sys.executable, *words], check=True)
-        return
-    assert program == "fedflat"
-    monkeypatch.setattr(sys, "argv", ["fedflat", *words])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    assert not exit_.value.code, command
+        for command in commands_of(text):
+            carry_out(command, monkeypatch)
 
 
 @pytest.mark.parametrize("page", sorted(LONG))
@@ -96,46 +89,8 @@ def test_its_commands_and_files_are_accepted(page: str, tmp_path: Path, monkeypa
             if name.endswith(".py"):
                 compile(text, name, "exec")
             continue
-        for line in text.replace("\\\n", " ").splitlines():
-            accept(shlex.split(line, comments=True), written)
-
-
-def accept(command: list[str], written: set[str]) -> None:
-    """Parse a command and check its settings; what it would write is then among `written`."""
-    program, *words = command
-    if program == "python":
-        assert Path(words[0]).is_file(), command
-        return
-    assert program == "fedflat"
-    context = parsed(words)
-    kind = SPECS.get(context.info_name or "")
-    if kind is not None:
-        file, flags = split_file(context.args)
-        if file is not None and not file.is_file():  # one that an earlier command writes, there alone or with others
-            assert any(str(file).startswith(one) for one in written), command
-            file = None
-        with allow_code():
-            can_be_planned(resolve(kind, context.args if file else flags))
-    if out := context.params.get("out"):
-        written.add(str(Path(out).with_suffix("")))
-
-
-def parsed(words: list[str]) -> click.Context:
-    """The command that is called, with its options; wrong words raise an error of click's."""
-    command: click.Command = get_command(app)
-    name = "fedflat"
-    while isinstance(command, click.Group):
-        name, *words = words
-        command = command.commands[name]
-    return command.make_context(name, list(words))
-
-
-def can_be_planned(spec: Experiment) -> None:
-    """Every run of a study, and every configuration of a search, has settings that go together."""
-    if isinstance(spec, StudySpec):
-        assert spec.runs()
-    elif isinstance(spec, TuningSpec):
-        assert all(spec.configurations_of(method) for method in spec.methods)
+        for command in commands_of(text):
+            accept(command, written)
 
 
 @pytest.mark.parametrize(
