@@ -6,10 +6,13 @@ PLAIN := .venv/.plain
 INSTALLED := .venv/.installed
 # Also where the environment says otherwise: without bytecode every process that a test starts compiles the package again.
 export PYTHONDONTWRITEBYTECODE =
+RELEASE := build/release
+TOOLS := $(RELEASE)/tools/bin
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)".*/\1/p' src/fedflat/__init__.py)
 CHECKS = $(MAKE) --jobs=2 --output-sync --no-print-directory lint types imports docs-check
 
 # On a machine whose torch is built for a GPU, uv lists what such a build needs: add the folder of a CPU build, `--find-links`.
-.PHONY: help install locked demo check test test-all trials promises matrix lint types imports docs-check docs clean
+.PHONY: help install locked demo check test test-all trials promises matrix release try-wheel lint types imports docs-check docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,12 +32,13 @@ $(INSTALLED): $(PLAIN) locked/dev.txt
 	$(PIP) --constraint constraints.txt --no-build-isolation --editable ".[dev]"
 	touch $(INSTALLED)
 
-LOCK = printf 'hatchling\neditables\n' | uv pip compile --generate-hashes --no-annotate --no-header --quiet \
-	--python-version 3.11.5 --constraint constraints.txt --no-emit-package torch
+LOCK_TOOLS = uv pip compile --generate-hashes --no-annotate --no-header --quiet --python-version 3.11.5
+LOCK = printf 'hatchling\neditables\n' | $(LOCK_TOOLS) --constraint constraints.txt --no-emit-package torch
 
 locked:  ## write the versions of constraints.txt with the hashes of their files, by uv, from PyPI
 	$(LOCK) pyproject.toml - --output-file locked/plain.txt
 	$(LOCK) --extra dev pyproject.toml - --output-file locked/dev.txt
+	printf 'build\ntwine\nhatchling\ncyclonedx-bom\n' | $(LOCK_TOOLS) - --output-file locked/release.txt
 	sed -E -i.cuda '/^(cuda|nvidia|triton)/,/[^\\]$$/d' locked/plain.txt locked/dev.txt  # of torch's other builds
 	rm locked/*.cuda
 
@@ -60,6 +64,28 @@ promises: $(INSTALLED)  ## try every promise and every row of the page of threat
 
 matrix: $(INSTALLED)  ## the fast tests with Python 3.11 to 3.13 and the oldest to the newest torch, federations with each Flower; writes docs/matrix.json
 	$(BIN)/python -m benchmarks.matrix --out docs/matrix.json
+
+# In environments of its own, made anew: nothing that is installed for work can stand in for what the wheel lacks.
+release:  ## build dist/ and its list of contents, try the wheel, and say how the version is tagged; minutes
+	rm -rf dist $(RELEASE)
+	$(PYTHON) -m venv $(RELEASE)/tools
+	$(TOOLS)/pip install --quiet --require-hashes --no-deps --requirement locked/release.txt
+	$(TOOLS)/python -m build --no-isolation
+	$(TOOLS)/twine check --strict dist/*
+	sed 's/^dynamic = .*/version = "$(VERSION)"/' pyproject.toml > $(RELEASE)/pyproject.toml
+	(grep '^torch==' constraints.txt; cat locked/plain.txt) | $(TOOLS)/cyclonedx-py requirements --mc-type library \
+		--pyproject $(RELEASE)/pyproject.toml --output-reproducible --output-file $(RELEASE)/fedflat.cdx.json -
+	$(MAKE) --no-print-directory try-wheel
+	@ls -l dist $(RELEASE)/*.json
+	@echo "git tag --annotate v$(VERSION) --message 'fedflat $(VERSION)' && git push origin v$(VERSION)"
+
+try-wheel:  ## install the wheel of dist/ where nothing else is, with any PYTHON=..., and run doctor, the demo and an example
+	rm -rf $(RELEASE)/empty
+	$(PYTHON) -m venv $(RELEASE)/empty
+	$(RELEASE)/empty/bin/pip install --quiet "$$(grep '^torch==' constraints.txt)" dist/*.whl
+	cp -R examples $(RELEASE)/empty
+	cd $(RELEASE)/empty && bin/fedflat doctor && bin/fedflat compare examples/digits.toml --out demo --jobs auto && \
+		bin/python examples/own_data.py
 
 lint: $(INSTALLED)  ## style
 	$(BIN)/ruff check .
