@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -14,6 +15,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 import fedflat as ff
 from fedflat.core.compression import Compression
 from fedflat.core.errors import InputError
+from fedflat.core.local import LocalResult
+from fedflat.core.records import Delta, Model
 from fedflat.core.wrapper import Alternation
 from fedflat.experiments.budget import simulation_budget
 from fedflat.experiments.config_errors import validated
@@ -22,7 +25,7 @@ from fedflat.federation.flower.records import to_records, vector_bytes
 from fedflat.federation.messages import TrainReply
 from fedflat.federation.terms import RoundTerms
 from fedflat.methods import all_methods, find
-from fedflat.rounds.compression import with_compression
+from fedflat.rounds.compression import compress, with_compression
 from fedflat.rounds.model_parts import check_parts
 from support.effort import for_few_rounds
 from support.federation import federation, final_w, simulation, tanh_network, whole_and_resumed
@@ -103,6 +106,19 @@ def test_workers_change_no_bit() -> None:
         list(sim)
         sim.close()
     assert torch.equal(sims[0].w, sims[1].w)
+
+
+def test_chance_depends_on_seed_round_and_client_alone() -> None:
+    """Eight messages of one vector, and the same ones again, whoever is trained beside."""
+    method, x = with_compression(find("FedAvg")(), PLAIN["quantise"], 50), torch.linspace(-1, 1, 50).expand(2, -1)
+    result = LocalResult(Delta(x), method.init_client(Model(x)), *3 * (x[:, :1],), 0, x[:, 0])
+
+    def sent(seed: int, t: int, clients: list[int]) -> torch.Tensor:
+        return compress(result, method, seed, t, np.array(clients)).up.delta
+
+    every = {(seed, t, i): sent(seed, t, [5, 8])[i] for seed in (0, 1) for t in (0, 1) for i in (0, 1)}
+    assert len({tuple(message.tolist()) for message in every.values()}) == 8
+    assert torch.equal(sent(1, 1, [8, 5])[0], every[1, 1, 1])
 
 
 @pytest.mark.parametrize("how", [TOP, BITS], ids=str)

@@ -57,7 +57,8 @@ def compress(result: LocalResult, method: Method, seed: int, t: int, clients: In
     draws = [generator(seed, Purpose.COMPRESSION, t, int(client)) for client in clients]
 
     def uniform(like: Tensor) -> Tensor:
-        return torch.from_numpy(np.stack([draw.random(like.shape[-1]) for draw in draws])).to(like.device)
+        drawn = torch.from_numpy(np.stack([draw.random(like.shape[-1]) for draw in draws]))
+        return drawn.to(like.dtype).to(like.device)  # some devices have no float64
 
     up, kept = found.compress(result.up, result.client, uniform)
     return replace(result, up=up, client=kept)
