@@ -12,6 +12,7 @@ from scipy.io import savemat
 
 import fedflat as ff
 from fedflat.data.medical_sets import MEDICAL_SETS
+from fedflat.data.readers.plays import RoleText
 from support.files import encoded, picture_column, random_pictures, refused, write_files, write_parquet
 
 TINY = [f"n{i:08}" for i in range(200)]
@@ -268,6 +269,8 @@ def test_a_text_by_role_in_pieces(tmp_path: Path) -> None:
         numbers = [-100 if letter == "$" else LETTERS.index(letter) + 2 for letter in text[1:]]
         assert y.flatten().tolist() == numbers + [-100] * (y.numel() - len(numbers))
     assert data.class_names[data.client(0)[1][0, 0]] == "y"
+    largest = RoleText(in_pieces=True, most=1).parts(tmp_path / "shakespeare_roles", None)
+    assert set(largest["train"].user) == {"B"}
 
 
 def test_shapes_are_drawn_with_the_classes_of_their_pixels() -> None:

@@ -27,7 +27,15 @@ from fedflat.engine.ranks import ALONE, Ranks
 from fedflat.engine.stacked import Stacked
 from fedflat.methods import find
 from fedflat.rounds.executor import Sequential
-from support.as_rank import digest, every_method, every_setting, mean_of_cancelling_messages, private_rounds, rounds
+from support.as_rank import (
+    digest,
+    every_method,
+    every_setting,
+    labels_of_positions,
+    mean_of_cancelling_messages,
+    private_rounds,
+    rounds,
+)
 from support.effort import chosen
 from support.federation import simulation
 from support.processes import PATIENCE
@@ -40,8 +48,8 @@ TESTS = Path(__file__).parent.parent
 TASKS = {
     1: ("every_method", "unreadable"),
     2: ("every_method", "unreadable"),
-    3: ("every_method", "every_setting", "idle", "checkpoints", "refused", "shares", "cancelling", "unreadable",
-        "diverging", "private"),
+    3: ("every_method", "every_setting", "labels_of_positions", "idle", "checkpoints", "refused", "shares",
+        "cancelling", "unreadable", "diverging", "private"),
     4: ("every_method",),
 }  # fmt: skip
 
@@ -106,6 +114,13 @@ def test_every_method_ends_with_the_same_bits(number: int, started: Callable[[in
 @pytest.mark.slow
 def test_methods_and_settings_that_go_together_end_with_the_same_bits(started: Callable[[int], Found]) -> None:
     assert started(3).of["every_setting"] == every_setting(Path(), ALONE)
+
+
+@pytest.mark.slow
+def test_texts_and_pictures_with_labels_at_each_position_end_with_the_same_bits(
+    started: Callable[[int], Found],
+) -> None:
+    assert started(3).of["labels_of_positions"] == labels_of_positions(Path(), ALONE)
 
 
 @pytest.mark.slow

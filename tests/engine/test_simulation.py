@@ -105,7 +105,7 @@ def test_methods_share_initial_model_cohorts_and_batches() -> None:
         ({"model": torch.nn.Linear(6, 2)}, r"model: gives scores of shape \(2, 2\) for 2 samples of 3 classes"),
         ({"model": torch.nn.LazyLinear(3)}, "model LazyLinear has lazy layers; pass one batch through it first"),
         ({"device": "meta"}, "device = 'meta' cannot be used"),
-        ({"model": "resnet"}, "model = 'resnet' is unknown; known are cnn, emnist-cnn, "),
+        ({"model": "resnet"}, "model = 'resnet' is unknown; known are causal-transformer, cnn, "),
         ({"model": "lenet"}, r"model 'lenet' takes images \(channels, 32, 32\), got shape \(6,\)"),
         (
             {"model": "mlp", "model_options": {"width": 3}},

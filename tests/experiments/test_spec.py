@@ -85,7 +85,7 @@ def test_a_study_is_every_method_with_every_seed() -> None:
         ({"rounds": True}, "rounds must be a number, got true"),
         ({"method": {"name": "fedsam", "rho": True}}, "method.rho: must be a number in [0, inf), got True"),
         ({"data": {"name": "cifar"}}, "data.name = 'cifar' is unknown; known are ag_news, "),
-        ({"model": {"name": "vgg"}}, "model = 'vgg' is unknown; known are cnn, emnist-cnn, "),
+        ({"model": {"name": "vgg"}}, "model = 'vgg' is unknown; known are causal-transformer, cnn, "),
         ({"partition": {"name": "dirichlet", "alpha": "x"}}, "partition.alpha: must be a number in (0, inf), got 'x'"),
         ({"rounds": 0}, "rounds: Input should be greater than or equal to 1, got 0"),
         ({"rounds": 0, "seed": -1}, "rounds: Input should be greater than or equal to 1, got 0 (and 1 more)"),

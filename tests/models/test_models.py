@@ -39,6 +39,16 @@ def parameters(name: str, **settings) -> int:
         ("mlp", {"classes": 10, "shape": (1, 8, 8)}, 64 * 64 + 64 + 64 * 10 + 10),
         ("mlp", {"classes": 10, "shape": (784,), "hidden": (200,)}, 784 * 200 + 200 + 200 * 10 + 10),
         ("mlp", {"classes": 3, "shape": (5,), "hidden": ()}, 5 * 3 + 3),
+        (
+            "causal-transformer",  # tokens and places; two blocks of norms, attention and network; norm and scores
+            {"classes": 82},
+            (82 + 80) * 64 + 2 * (4 * 64 + 4 * (64 * 64 + 64) + 8 * 64 * 64 + 5 * 64) + 2 * 64 + 64 * 82 + 82,
+        ),
+        (
+            "dilated-cnn",
+            {"classes": 4, "shape": (1, 32, 32)},
+            16 * 9 + 16 + 4 * (16 * 16 * 9 + 16) + 5 * 2 * 16 + 4 * 16 + 4,
+        ),
         ("cnn", {"classes": 10, "shape": (1, 8, 8)}, 16 * 9 + 16 + 32 * 16 * 9 + 32 + 32 * 4 * 10 + 10),
     ],
 )
@@ -56,22 +66,24 @@ def test_scores_have_one_column_per_class(name: str, shape: tuple[int, ...]) -> 
 def test_those_that_say_so_keep_batch_statistics_and_no_other() -> None:
     """Of a `transformer` the files decide."""
     for name in set(ff.models.model_names()) - {"transformer"}:
-        model = outline(name, classes=3, shape=(3, 32, 32) if name in ("mlp", "cnn") else None)
+        model = outline(name, classes=3, shape=(3, 32, 32) if name in ("mlp", "cnn", "dilated-cnn") else None)
         keeps = any(hasattr(layer, "track_running_stats") for layer in model.modules())
         assert keeps == ("-bn-" in name)
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in ff.models.model_names() if n not in ("mlp", "cnn", "transformer", "vit-b-32")]
+    "name",
+    [n for n in ff.models.model_names() if n not in ("mlp", "cnn", "dilated-cnn", "transformer", "vit-b-32")],
 )
 def test_papers_models_score_their_own_inputs(name: str) -> None:
     """One column per class, gradients everywhere, and the same scores for a sample whatever is beside it."""
     torch.manual_seed(0)
     model = ff.models.build(name, classes=7).eval()
-    shape = {"emnist-cnn": (1, 28, 28), "textcnn": (128,)}.get(name, (3, 32, 32))
-    x = torch.randint(30_000, (2, *shape)) if name == "textcnn" else torch.randn(2, *shape)
+    shape = {"emnist-cnn": (1, 28, 28), "textcnn": (128,), "causal-transformer": (80,)}.get(name, (3, 32, 32))
+    tokens = {"textcnn": 30_000, "causal-transformer": 7}.get(name)
+    x = torch.randint(tokens, (2, *shape)) if tokens else torch.randn(2, *shape)
     scores = model(x)
-    assert scores.shape == (2, 7)
+    assert scores.shape == (2, *(shape if name == "causal-transformer" else ()), 7)
     torch.testing.assert_close(model(x[:1]), scores[:1], rtol=1e-4, atol=1e-5)
     scores.square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
@@ -94,7 +106,7 @@ def test_wide_resnet_is_as_wide_and_deep_as_its_name() -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(ValueError, match="model = 'vgg' is unknown; known are cnn, emnist-cnn, "):
+    with pytest.raises(ValueError, match="model = 'vgg' is unknown; known are causal-transformer, cnn, "):
         ff.models.build("vgg", classes=3)
     with pytest.raises(ValueError, match="model 'mlp' needs shape="):
         ff.models.build("mlp", classes=3)

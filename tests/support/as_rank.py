@@ -23,6 +23,7 @@ from fedflat.engine.client_store import ClientStore
 from fedflat.engine.ranks import ALONE, Ranks, joined
 from fedflat.methods import all_methods, find
 from fedflat.rounds.aggregation import RunningMean
+from support import positions
 from support.effort import covering_methods, for_few_rounds, in_turns
 from support.federation import federation, simulation
 from support.method_grid import FEW, NAMED
@@ -56,6 +57,16 @@ def every_method(folder: Path, ranks: Ranks) -> dict[str, str]:
         sim = rounds(for_few_rounds(find(name)), executor, ranks)
         list(sim)
         found[f"{name} {executor}"] = digest(sim)
+    return found
+
+
+def labels_of_positions(folder: Path, ranks: Ranks) -> dict[str, str]:
+    """Texts and pictures with a label at each position, and clients' own models of the texts."""
+    found = {}
+    for kind, changes in (("next-token", {}), ("next-token", {"keep": ["out.*"]}), ("segmentation", {})):
+        sim = positions.simulation(kind, dtype=torch.float32, ranks=ranks, executor="sequential", **changes)
+        list(sim)
+        found[f"{kind} {changes}"] = digest(sim)
     return found
 
 

@@ -227,10 +227,10 @@ TABLE: dict[str, Source] = {
         class_names=CLASS_NAMES,
     ),
     "shakespeare_roles": CharacterDataset(
-        "Shakespeare by role, in pieces of 80 characters: the next of 82 tokens at each of them, from one text.",
+        "Shakespeare's 25 largest roles, in pieces of 80 characters: the next of 82 tokens at each, from one text.",
         classes=TOKENS,
         sizes={},
-        layouts=(RoleText(in_pieces=True),),
+        layouts=(RoleText(in_pieces=True, most=25),),
         vocabulary_size=TOKENS,
         folders=("tiny_shakespeare",),
         class_names=TOKEN_NAMES,

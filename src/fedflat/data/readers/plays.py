@@ -97,6 +97,7 @@ class RoleText:
 
     name: str = "input.txt"
     in_pieces: bool = False  # whether a sample is a piece of a role's text, with the token that follows each
+    most: int | None = None  # roles; of more, those with the most lines
 
     def parts(self, folder: Path, shape: Shape | None) -> dict[str, Part] | None:
         path = next((path for path in plain_files(folder) if path.name == self.name), None)
@@ -105,7 +106,8 @@ class RoleText:
         lines = lines_by_role(read_regular(path).decode("utf-8", errors="replace"))
         expect(bool(lines), str(path), "has no line such as 'First Citizen:', after which a role speaks")
         train, test = Characters(), Characters()
-        for role, spoken in lines.items():
+        largest = sorted(lines, key=lambda role: -len(lines[role]))[: self.most]
+        for role, spoken in ((role, lines[role]) for role in lines if role in largest):
             last = len(spoken) // TEST
             for part, some in ((train, spoken[: len(spoken) - last]), (test, spoken[len(spoken) - last :])):
                 if self.in_pieces and some:
