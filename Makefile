@@ -12,7 +12,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)".*/\1/p' src/fedflat/__init__
 CHECKS = $(MAKE) --jobs=2 --output-sync --no-print-directory lint types imports docs-check
 
 # On a machine whose torch is built for a GPU, uv lists what such a build needs: add the folder of a CPU build, `--find-links`.
-.PHONY: help install locked demo check test test-all trials promises matrix release try-wheel lint types imports docs-check docs clean
+.PHONY: help install locked demo check test test-all trials promises matrix accessibility release try-wheel lint types imports docs-check docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -86,6 +86,9 @@ try-wheel:  ## install the wheel of dist/ where nothing else is, with any PYTHON
 	cp -R examples $(RELEASE)/empty
 	cd $(RELEASE)/empty && bin/fedflat doctor && bin/fedflat compare examples/digits.toml --out demo --jobs auto && \
 		bin/python examples/own_data.py
+
+accessibility: $(INSTALLED)  ## check pages of every kind with axe-core: two minutes; needs npm and Chromium
+	$(BIN)/python -m benchmarks.accessibility
 
 lint: $(INSTALLED)  ## style
 	$(BIN)/ruff check .

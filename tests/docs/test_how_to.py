@@ -15,42 +15,28 @@ from support.effort import in_test_all
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(bash|\{code-block\} \w+)\n(?::caption: (\S+)\n)?(.*?)^```", re.MULTILINE | re.DOTALL)
-<<<<<<< HEAD
 # A cell of a notebook that writes a file, as the block with a caption that it stands for.
 FILE_CELL = re.compile(
     r"^```\{code-cell\} ipython3\n[^`]*?^Path\(\"(\S+?)\"\)\.write_text\('''\n(.*?)'''\);\n```", re.M | re.S
 )
-
-
-def blocks_of(path: Path) -> list[tuple[str, str, str]]:
-    """Commands and files, in their order; of federations, what can be done on one machine."""
-    text = path.read_text().partition("\n## A federation of your own")[0]
-    return BLOCK.findall(FILE_CELL.sub(r"```{code-block} toml\n:caption: \1\n\2```", text))
-=======
 INCLUDED = re.compile(r"^```\{literalinclude\} (\S+)\n:language: (\w+)\n(:caption: \S+\n)```", re.MULTILINE)
 
 
-def with_files(page: Path) -> str:
-    """The text of a page with the files that it includes under a name."""
-    return INCLUDED.sub(
-        lambda found: f"```{{code-block}} {found[2]}\n{found[3]}{(page.parent / found[1]).read_text()}```",
-        page.read_text(),
+def blocks_of(page: Path) -> list[tuple[str, str, str]]:
+    """Commands and files, also included ones, in their order; of federations, what can be done on one machine."""
+    text = page.read_text().partition("\n## A federation of your own")[0]
+    text = INCLUDED.sub(
+        lambda found: f"```{{code-block}} {found[2]}\n{found[3]}{(page.parent / found[1]).read_text()}```", text
     )
->>>>>>> 67030cc3 (Add examples to copy from, whose commands a test runs)
+    return BLOCK.findall(FILE_CELL.sub(r"```{code-block} toml\n:caption: \1\n\2```", text))
 
 
 PAGES = {
     str(path.relative_to(DOCS)): blocks
-<<<<<<< HEAD
     for path in sorted(
         [*DOCS.glob("howto/*.md"), *DOCS.glob("tutorials/*.md"), DOCS / "deploy.md", DOCS / "flatness.md"]
     )
     if (blocks := blocks_of(path))
-=======
-    for folder in ("howto", "tutorials")
-    for path in sorted((DOCS / folder).glob("*.md"))
-    if (blocks := BLOCK.findall(with_files(path)))
->>>>>>> 67030cc3 (Add examples to copy from, whose commands a test runs)
 }
 # Their commands start a federation, or train what the tests of the same commands in `tests/cli` train.
 LONG = {"deploy.md"} | {

@@ -12,6 +12,7 @@ import fedflat as ff
 from fedflat.reports.curves import (
     accuracy_curves,
     aggregation_curves,
+    by_method,
     cost_curves,
     loss_curves,
     smoothed,
@@ -101,3 +102,20 @@ def test_costs_have_their_units() -> None:
     gradients, sent = svgs(cost_curves(compared(6)))
     assert "minibatch gradients of all clients" in texts(gradients)
     assert any(text.endswith(" B") for text in texts(sent))
+
+
+@pytest.mark.parametrize(("methods", "seeds", "own_panels"), [(3, 2, 0), (4, 2, 3), (4, 1, 0)])
+def test_bands_are_in_one_panel_where_they_can_be_told_apart_else_in_one_for_each_method(
+    methods: int, seeds: int, own_panels: int
+) -> None:
+    """Each beside the baseline's band, and all with the same ticks, although their values differ."""
+    names = ("FedAvg", "FedSAM", "FedGF", "FedDyn")[:methods]
+    runs = [Fake(name, seed, [0.1 + 0.1 * i, 0.2 + 0.2 * seed + 0.1 * i])
+            for i, name in enumerate(names) for seed in range(seeds)]  # fmt: skip
+    comparison = ff.compare(runs)
+    together = svgs(accuracy_curves(comparison))[0]
+    assert len(re.findall("PolyCollection_", together)) == (methods if methods <= 3 else 0)
+    drawn = by_method(comparison)
+    assert [texts(svg)[-1] for svg in drawn] == list(names[1:])[:own_panels]
+    assert {len(re.findall("PolyCollection_", svg)) for svg in drawn} <= {2}
+    assert len({tuple(texts(svg)[:-1]) for svg in drawn}) <= 1

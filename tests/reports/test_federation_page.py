@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from fedflat.cli.app import app as cli
 from fedflat.core.errors import InputError
+from fedflat.federation.flower.client_reports import ClientReport
 from fedflat.federation.flower.directory import FederationDirectory
 from fedflat.federation.flower.event_log import EVENTS, EventLog
 from fedflat.reports.federation import ClientFacts, FederationData, RoundFacts, write_federation_page
@@ -135,6 +136,34 @@ def test_settings_are_on_the_page_and_no_path_of_this_machine(federation: GridFe
     assert '<th scope="row">deadline</th><td>1.5</td>' in page
     assert str(federation.out) not in page
     assert str(Path.cwd()) not in page
+
+
+def test_all_clients_in_every_round_are_a_sentence_and_no_figure(federation: GridFederation, tmp_path: Path) -> None:
+    names, data = ["a", "b"], FederationData.read(federation.out)
+    whole = replace(data, clients=[ClientFacts(name, 5, counted=3) for name in names],
+                    rounds={t: RoundFacts(names, {}) for t in range(3)})  # fmt: skip
+    text, drawn = "All 2 clients took part in each of the 3 rounds.", "who took part in each round"
+    page = write_federation_page(whole, tmp_path).read_text()
+    assert (text in page, drawn in page) == (True, False)
+    page = write_federation_page(replace(whole, rounds={0: RoundFacts(["a"], {})}), tmp_path).read_text()
+    assert (text in page, drawn in page) == (False, True)
+
+
+def test_a_rehearsal_has_a_figure_of_the_score_of_each_client(federation: GridFederation, tmp_path: Path) -> None:
+    """Of the own models, too, if there are any; of regressions R2."""
+    data = FederationData.read(federation.out)
+    for scores, own, title, models in (
+        ({"accuracy": 0.5, "loss": 1.0}, {"accuracy": 0.75}, "accuracy % by client", 2),
+        ({"mse": 1.0, "r2": 0.5}, {}, "R² by client", 1),
+    ):
+        reports = [ClientReport(name, 5, 2, 3, scores, own) for name in ("north", "south")]
+        page = write_federation_page(replace(data, reports=reports), tmp_path).read_text()
+        [drawn] = re.findall(rf'<svg role="img" aria-label="{title}".*?</svg>', page, re.DOTALL)
+        assert [len(re.findall(rf">the {whose} model<", drawn)) for whose in ("server's", "client's own")] == [
+            1, models - 1
+        ]  # fmt: skip
+    reports = [ClientReport("north", 5, 2)]
+    assert 'by client"' not in write_federation_page(replace(data, reports=reports), tmp_path).read_text()
 
 
 @pytest.mark.parametrize(("clients", "rounds"), [(100, 3), (3, 400)], ids=["clients", "rounds"])

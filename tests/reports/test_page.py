@@ -47,9 +47,12 @@ class TestInABrowser:
 
     @pytest.mark.parametrize("width", [600, 1280])
     def test_the_window_does_not_scroll_sideways(self, report: Path, tmp_path: Path, width: int) -> None:
-        """Wide tables scroll inside their own box."""
-        content, window = measured(report, tmp_path, width, "[document.documentElement.scrollWidth, innerWidth]")
-        assert content <= window
+        """Wide tables scroll inside their own box, which says so and takes the focus of the keyboard."""
+        found = measured(report, tmp_path, width, SCROLLING)
+        assert found["content"] <= found["window"]
+        assert found["wide"] == [width == 600] + [False] * (len(found["wide"]) - 1)
+        assert found["hints"] == found["wide"]
+        assert found["out of reach"] == 0
 
     def test_the_table_fits_with_all_that_is_usual_in_it(self, tmp_path: Path) -> None:
         """Variants, validation samples, two measures of flatness and a target, at 1280 pixels."""
@@ -87,6 +90,15 @@ class TestInABrowser:
         assert min(contrast(one, paper) for one in lines) >= 2.0
 
 
+SCROLLING = """new Promise(requestAnimationFrame).then(() => new Promise(requestAnimationFrame)).then(() => {
+  const boxes = [...document.querySelectorAll(".scroll")].filter((box) => box.clientWidth);
+  const wide = (one) => one.scrollWidth > one.clientWidth && getComputedStyle(one).overflowX !== "visible";
+  return {
+    content: document.documentElement.scrollWidth, window: innerWidth, wide: boxes.map(wide),
+    hints: boxes.map((box) => parseFloat(getComputedStyle(box, "::before").height) > 0),
+    "out of reach": [...document.querySelectorAll("main *")].filter((one) => wide(one) && one.tabIndex < 0).length,
+  };
+})"""  # what depends on scrolling is computed with the first frame
 COLOURS_OF_TEXT = """(() => {
   const found = (selector, name) => [...document.querySelectorAll(selector)].map((one) => getComputedStyle(one)[name]);
   const all = (selector, name) => [...new Set(found(selector, name))];
@@ -102,9 +114,9 @@ def measured(page: Path, folder: Path, width: int, script: str, dark: bool = Fal
     """What an expression gives in the page, by a script that is added for the test."""
     folder.mkdir(exist_ok=True)
     copy = folder / "measured.html"
-    added = f"<script>document.title = JSON.stringify({script})</script>"
+    added = f"<script>Promise.resolve({script}).then((it) => {{ document.title = JSON.stringify(it); }})</script>"
     copy.write_text(page.read_text().replace("</body>", f"{added}</body>"))
-    dom, _ = browse(copy, width, folder / "profile", dark)
+    dom, _ = browse(copy, width, folder / "profile", dark, patience=1000)
     return json.loads(html.unescape(re.search(r"<title>(.*?)</title>", dom).group(1)))
 
 

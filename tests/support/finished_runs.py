@@ -39,6 +39,7 @@ class Fake:
     columns: dict[str, list[float]] = field(default_factory=dict)  # further metrics
     counts: np.ndarray = field(default_factory=lambda: np.eye(3, dtype=int))
     flatness: Flatness = field(default_factory=lambda: Flatness(()))
+    clients: Any = None  # their scores
 
     @property
     def metrics(self) -> pa.Table:

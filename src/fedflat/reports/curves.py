@@ -193,7 +193,7 @@ class Drawing:
             ends = self.draw(axes, line_styles(self.rows), self.has_bands)
             axes.set(title=title)
             label_ends(axes, ends)
-            return inline(figure, f"{self.y_label}, {title}")
+            return inline(figure, ", ".join(dict.fromkeys((self.y_label, title))))
 
     def each(self) -> list[str]:
         """Draw each row but baselines by itself, beside its baseline, for a page; all with the same axes."""

@@ -340,7 +340,8 @@ def _map(data: FederationData) -> str | None:
                     if name in rows:
                         x += [t + 1 - MARK / 2, t + 1 + MARK / 2, np.nan]
                         y += 3 * [rows[name]]
-            axes.plot(x, y, solid_capstyle="butt", label=label, **style)
+            if x:
+                axes.plot(x, y, solid_capstyle="butt", label=label, **style)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_yticks(range(len(rows)), rows)
         axes.set(xlabel="round", xlim=(0.5, max(data.rounds) + 1.5), ylim=(len(rows) - 0.5, -0.5))
