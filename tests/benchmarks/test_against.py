@@ -10,6 +10,7 @@ from benchmarks.against import ROOT, Comparison, compare, comparison_table, unpa
 from benchmarks.measurement import Spread
 from benchmarks.results import Settings
 from fedflat.core.errors import InputError
+from support.effort import in_test_all
 
 BEGIN = "        started = perf_counter()\n"  # of a round
 
@@ -45,6 +46,7 @@ def test_an_unknown_work_is_refused_before_anything_is_done(bench) -> None:
     assert error == "fedflat: --against times W2, W2-512, W3, W5, and not 'W9'\n"
 
 
+@in_test_all
 @pytest.mark.slow
 def test_a_checkout_whose_rounds_are_slower_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench) -> None:
     """The rounds of this checkout burn a tenth of a second, so it is the slower one of the two."""

@@ -13,6 +13,7 @@ from benchmarks.executor_grid import EXECUTORS, PLAIN, Cell, grid_table, keep, m
 from benchmarks.workloads import WORKLOADS
 from fedflat import Simulation
 from fedflat.methods import FedSAM
+from support.effort import chosen
 
 TIMES = dict(zip((PLAIN, *EXECUTORS), (500.0, 1000.0, 800.0, 400.0), strict=True))
 CELL = Cell("FedAvg", 200, 10, {name: {"median": time} for name, time in TIMES.items()}, 6.0,
@@ -41,6 +42,7 @@ def test_a_cell_that_is_measured_again_replaces_its_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures(*chosen(["traced"], []))
 def test_a_cell_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor_grid, "STEPS", 2)
     monkeypatch.setattr(executor_grid, "ASKED", 1)

@@ -22,6 +22,7 @@ from benchmarks.gpu_parts import PARTS, Finding, Setting
 from benchmarks.results import Results
 from fedflat.engine import prepared
 from fedflat.engine import simulation as simulations
+from support.effort import chosen
 from support.files import refused
 from support.processes import PATIENCE, has_ended, wait_until
 
@@ -48,33 +49,34 @@ def asked(out: Path, **given: object) -> Namespace:
 @pytest.mark.slow
 def test_all_of_it_runs_on_the_cpu_and_makes_the_page(tmp_path: Path) -> None:
     """The command as it is given; what one part may take is not known, so it has all the time."""
+    parts = chosen(["precision", "ranks", "waits"], list(PARTS))  # others compile for a minute
     out = tmp_path / "gpu.json"
     command = [sys.executable, "-m", "benchmarks.gpu"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     both = [
-        [*command, "--device", "cpu", "--quick", "--minutes", "60", "--out", str(out)],
+        [*command, "--device", "cpu", "--quick", "--minutes", "60", "--out", str(out), "--only", *parts],
         [*command, "--page", str(out)],
     ]
     ended = [subprocess.run(one, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=5 * PATIENCE,
                             check=False) for one in both]  # fmt: skip
     assert [one.returncode for one in ended] == [0, 0], ended[0].stdout + ended[0].stderr
     results = Results.load(out)
-    assert list(results.parts) == list(PARTS)
+    assert set(results.parts) == set(parts)
     assert {name: facts["ended"] for name, facts in results.parts.items()} == {
-        name: "not measured on cpu" if name in NOT_HERE else "ran" for name in PARTS
+        name: "not measured on cpu" if name in NOT_HERE else "ran" for name in parts
     }
-    for name in set(PARTS) - NOT_HERE - set(TIMED):
+    for name in set(parts) - NOT_HERE - set(TIMED):
         assert all(one["passed"] for one in results.parts[name]["findings"]), name
-    for part in TIMED:
+    for part in set(parts) & set(TIMED):
         found = {one.name: one for one in results.measured.of(part)}
         assert {"bare-tuned", "FedAvg sequential"} < set(found)
         assert ("FedAvg stacked" in found) == (part != "W4")
         assert all(len(one.wall) == 2 and min(one.wall) > 0 for one in found.values())
-    if Path("/proc/self/clear_refs").exists():
+    if "W2" in parts and Path("/proc/self/clear_refs").exists():
         assert results.measured.find("W2", "FedAvg sequential").bytes[0] > 0
     page = ended[1].stdout
     assert page.startswith(f"cpu, CUDA {torch.version.cuda or 'none'}; ")
-    assert all(f"\n| {name} | " in page for name in PARTS)
+    assert all(f"\n| {name} | " in page for name in parts)
     assert "| ranks | FedSMOO | yes | the same bits by 2 ranks and alone |" in page
     assert {line.count("|") for line in page.splitlines() if line.startswith("|")} == {5, 9}
 

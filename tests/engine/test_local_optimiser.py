@@ -14,7 +14,7 @@ import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.methods import FedAvg, FedGMT, FedSAM, MimeLite, find
-from support.effort import skip_refused
+from support.effort import chosen, skip_refused
 from support.federation import federation, simulation, tanh_network, whole_and_resumed
 
 SIZES = (12, 8, 16)
@@ -87,6 +87,7 @@ def test_executors_agree(covering_method: Method, name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures(*chosen(["traced"], []))
 def test_a_compiled_step_has_the_state_of_the_optimiser() -> None:
     client = OPTIMISERS["adamw, kept"] | {"batch_size": 4}
     one, compiled = (trained(FedSAM(), client=client, executor=executor) for executor in ("sequential", "compiled"))

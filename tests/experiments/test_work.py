@@ -22,6 +22,7 @@ from fedflat.experiments.jobs import Jobs
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.run_queue import RunQueue
 from fedflat.experiments.study_status import counts, run_statuses, runs_in
+from support.effort import effort
 from support.processes import PATIENCE, children, wait_until
 from support.studies import study_spec
 from support.watching import Watched
@@ -29,6 +30,7 @@ from support.watching import Watched
 WILD = {"name": "fedsam", "server_lr": 1e38}
 LEASE = 3.0  # seconds
 PROCESSES = 6
+SEEDS = effort(4, 6)
 
 
 @contextmanager
@@ -77,7 +79,7 @@ def models(folder: Path) -> dict[str, bytes]:
 @pytest.mark.skipif(sys.platform != "linux", reason="stops processes")
 def test_of_six_processes_two_are_killed_and_one_is_stopped_for_longer_than_its_lease(tmp_path: Path) -> None:
     methods = ["fedavg", "fedsam", "scaffold", "fedsmoo"]
-    spec = study_spec(methods=methods, seeds=list(range(6)), rounds=20, flatness=[], checkpoint_every=2)
+    spec = study_spec(methods=methods, seeds=list(range(SEEDS)), rounds=20, flatness=[], checkpoint_every=2)
     studies.carry_out_study(spec, tmp_path / "alone", jobs=Jobs(2))
     (tmp_path / "study.toml").write_text(spec.to_toml())
     shared, hurt = tmp_path / "shared", dict[int, Path]()
@@ -95,7 +97,7 @@ def test_of_six_processes_two_are_killed_and_one_is_stopped_for_longer_than_its_
         logs = {pid: log.read_text() for pid, (_, log) in processes.items()}
     assert codes == {0}, logs
     assert models(shared) == models(tmp_path / "alone")
-    assert len(models(shared)) == 24
+    assert len(models(shared)) == 4 * SEEDS
     ended = Counter(line.split()[0] for log in logs.values() for line in log.splitlines() if " test accuracy " in line)
     assert ended == dict.fromkeys((one.label for one in spec.runs()), 1), logs
     assert not holders(shared)

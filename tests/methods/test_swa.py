@@ -369,6 +369,7 @@ def test_workers_change_no_bit() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures(*chosen(["traced"], []))
 @pytest.mark.parametrize("base", chosen(["FedMoSWA"], ["FedASAM", "FedMoSWA", "FedExP"]))
 def test_compiled_steps_agree(base: str) -> None:
     method = SWA(base=find(base)(), begin=0.3, cycle=2)

@@ -181,7 +181,7 @@ def test_names_from_data_sets_stay_within_the_folder(tmp_path: Path) -> None:
     found = paper_figures(ff.compare(runs))
     assert len([name for name in found if name.startswith("accuracy-against-gradients")]) == len(names)
     assert all(re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,90}", name) for name in found)
-    written = write_for_paper(ff.compare(runs), tmp_path / "figures")
+    written = write_for_paper(ff.compare(runs[:2]), tmp_path / "figures")
     assert {path.parent for path in written} == {tmp_path / "figures"}
     assert len(set(written)) == len(list((tmp_path / "figures").iterdir()))
     assert file_name("Accuracy second half alpha=0.1") == "accuracy-second-half-alpha-0.1"

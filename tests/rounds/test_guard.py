@@ -105,7 +105,7 @@ def test_the_bound_follows_the_running_median() -> None:
 NORMS = st.floats(0, 1e6).filter(lambda x: x == 0 or x > 1e-150)
 
 
-@settings(max_examples=200)
+@settings(max_examples=effort(50, 200))
 @given(st.lists(NORMS, min_size=1, max_size=9), st.integers(0, 4), st.floats(1, 5))
 def test_a_minority_cannot_raise_the_bound_above_what_an_honest_client_gives(honest, hostile: int, multiple) -> None:
     """However many rounds it sends as much as it may."""

@@ -12,7 +12,7 @@ from fedflat.core.method import Method
 from fedflat.methods import FedLESAM, FedSAM, Scaffold
 from fedflat.metrics.flatness import Measure, all_measures
 from fedflat.metrics.flatness.measures.flatness_incompatibility import FlatnessIncompatibility
-from support.effort import chosen
+from support.effort import chosen, effort
 from support.federation import simulation
 
 FEW: dict[str, dict[str, Any]] = {
@@ -51,7 +51,7 @@ def assert_equal(one: ff.Simulation, other: ff.Simulation) -> None:
 )
 def test_rounds_are_the_same_with_and_without(which: type[Method], executor: str) -> None:
     plain, watched = (simulation(which(), model=dropout_network(), executor=executor, rounds=2) for _ in "ab")
-    for _ in range(2):
+    for _ in range(effort(1, 2)):
         before = torch.random.get_rng_state()
         found = watched.flatness(QUICK)
         assert torch.equal(torch.random.get_rng_state(), before)

@@ -92,9 +92,7 @@ COVERED = [
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("known")
-@pytest.mark.parametrize(
-    ("estimator", "groups", "signs", "relative_error"), chosen([*COVERED[2:4], COVERED[5]], COVERED)
-)
+@pytest.mark.parametrize(("estimator", "groups", "signs", "relative_error"), chosen([COVERED[2], COVERED[5]], COVERED))
 def test_the_interval_covers_the_truth_as_often_as_it_says(
     estimator: str, groups: int, signs: int, relative_error: float
 ) -> None:

@@ -10,6 +10,7 @@ from benchmarks.privacy_audit import CANARIES, Scores, lower_bound, scores, told
 from fedflat.methods import find
 from fedflat.rounds.accountant import epsilon
 from fedflat.rounds.private_rounds import PrivateRounds
+from support.effort import chosen
 
 DELTA = 1e-3
 # rate, noise multiplier, rounds, runs of 500 canaries
@@ -21,7 +22,7 @@ def privacy(rate: float, noise: float) -> ff.Privacy:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+@pytest.mark.parametrize("setting", chosen(SETTINGS[1:], SETTINGS), ids=str)
 def test_what_a_hundred_thousand_canaries_prove_is_below_the_stated_epsilon(setting) -> None:
     rate, noise, rounds, runs = setting
     stated = epsilon(rate, noise, rounds, DELTA)
