@@ -41,7 +41,8 @@ PAGES = {
 # Their commands start a federation, or train what the tests of the same commands in `tests/cli` train.
 LONG = {"deploy.md"} | {
     f"howto/{name}.md"
-    for name in ("adapters", "coming_from", "own_files", "participation", "resume", "sweeps", "tune", "use_the_model")
+    for name in ("adapters", "coming_from", "own_files", "participation", "resume", "sweeps", "tasks", "tune",
+                 "use_the_model")  # fmt: skip
 }
 
 

@@ -65,6 +65,7 @@ def test_a_run_has_the_score_of_its_task(kind: Kind, tmp_path) -> None:
     run = simulation(kind, data=data, rounds=2, callbacks=[EarlyStopping(f"test_{score}", patience=5)]).run(
         ["sharpness", "client-accuracy"]
     )
+    assert (run.settings["split"]["most_classes"], run.counts.tolist()) == (0, data.sizes[:, None].tolist())
     run.save(tmp_path / "run")
     loaded = ff.load_run(tmp_path / "run")
     curve = run.metrics[f"test_{score}"].to_pylist()

@@ -39,6 +39,7 @@ class LabelForm:
     axes_of_positions: tuple[int, int | None] = (0, 0)  # first and last + 1 of a sample's axes that labels have, too
     class_axis: int = -1  # the axis of scores (n, ...) that belongs to the outputs
     has_accuracy: bool = True
+    has_counts: bool = True  # whether samples can be counted by class or label
 
     @property
     def has_positions(self) -> bool:
@@ -59,15 +60,16 @@ FORMS: dict[Kind, LabelForm] = {
     "classification": LabelForm("(n,)", (1,), "classes", "cross-entropy"),
     "multi-label": LabelForm("(n, labels)", (2,), "labels", "binary cross-entropy", are_classes=False),
     "regression": LabelForm(
-        "(n,) or (n, k)", (1, 2), "number(s)", "squared error", "test_r2", are_classes=False, has_accuracy=False
+        "(n,) or (n, k)", (1, 2), "number(s)", "squared error", "test_r2", are_classes=False, has_accuracy=False,
+        has_counts=False,
     ),
     "next-token": LabelForm(
         "(n, tokens)", (2,), "tokens", "cross-entropy of a text's tokens", "test_perplexity",
-        axes_of_positions=(0, 1),
+        axes_of_positions=(0, 1), has_counts=False,
     ),
     "segmentation": LabelForm(
         "(n, height, width)", (3,), "classes of pixels", "cross-entropy of a picture's pixels",
-        "test_mean_iou", axes_of_positions=(-2, None), class_axis=1,
+        "test_mean_iou", axes_of_positions=(-2, None), class_axis=1, has_counts=False,
     ),
 }  # fmt: skip
 

@@ -271,7 +271,7 @@ class FederatedData:
 
         If samples have neither a class nor several labels, they are counted by client only, (clients, 1).
         """
-        if self.task == "regression" or self.form.has_positions:
+        if not self.form.has_counts:
             return self.sizes[:, None]
         if self.task == "multi-label":
             of_clients = (self.y[torch.from_numpy(self.held(slice(*ends)))] for ends in pairwise(self.offsets))

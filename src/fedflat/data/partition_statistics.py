@@ -18,7 +18,7 @@ class PartitionStatistics:
     smallest: int  # samples of the smallest client
     median: float
     largest: int
-    fewest_classes: int  # distinct classes of the client with the fewest
+    fewest_classes: int  # distinct classes of the client with the fewest; 0 if samples have none
     mean_classes: float
     most_classes: int
     unused: int  # samples that no client holds
@@ -27,18 +27,19 @@ class PartitionStatistics:
 
     def lines(self) -> list[str]:
         """Return the statistics as lines of text."""
+        classes = f"classes per client  {self.fewest_classes} to {self.most_classes}, mean {self.mean_classes:.2f}"
         return [
             f"clients             {self.clients}",
             f"training samples    {self.samples} ({self.unused} unused, {self.duplicated} repeated"
             + (f", {self.validation} for validation)" if self.validation else ")"),
             f"samples per client  {self.smallest} to {self.largest}, median {self.median:g}",
-            f"classes per client  {self.fewest_classes} to {self.most_classes}, mean {self.mean_classes:.2f}",
+            *([classes] if self.most_classes else []),
         ]
 
 
 def partition_statistics(data: FederatedData) -> PartitionStatistics:
     """Return the statistics of the split of `data`."""
-    classes = (data.counts() > 0).sum(axis=1)
+    classes = (data.counts() > 0).sum(axis=1) * data.form.has_counts
     validation = np.empty(0, np.int64) if data.validation is None else data.validation.members
     return PartitionStatistics(
         clients=data.clients,

@@ -112,7 +112,11 @@ def partition_map(counts: np.ndarray, title: str, on_a_page: bool = False) -> st
         figure.colorbar(image, ax=axes, label="samples")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(integer=True))
-        axes.set(xlabel="client" if step == 1 else f"client (every {step}th)", ylabel="class", title=title)
+        axes.set(
+            xlabel="client" if step == 1 else f"client (every {step}th)",
+            ylabel="class" if counts.shape[1] > 1 else "",
+            title=title,
+        )
         return inline(figure, "partition") if on_a_page else svg(figure, "partition")
 
 

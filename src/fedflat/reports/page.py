@@ -128,6 +128,7 @@ def _partitions(comparison: ComparisonData) -> list[dict[str, Any]]:
     return [
         {
             "map": figures.partition_map(run.counts, name, on_a_page=True),
+            "has_classes": run.counts.shape[1] > 1,
             "seed": run.seed,
             "facts": PartitionStatistics(**run.settings["split"]).lines(),
         }
