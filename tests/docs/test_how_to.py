@@ -41,8 +41,17 @@ PAGES = {
 # Their commands start a federation, or train what the tests of the same commands in `tests/cli` train.
 LONG = {"deploy.md"} | {
     f"howto/{name}.md"
-    for name in ("adapters", "coming_from", "own_files", "participation", "resume", "sweeps", "tasks", "tune",
-                 "use_the_model")  # fmt: skip
+    for name in (
+        "adapters",
+        "coming_from",
+        "own_files",
+        "participation",
+        "resume",
+        "sweeps",
+        "tasks",
+        "tune",
+        "use_the_model",
+    )
 }
 
 
