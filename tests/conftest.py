@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from ctypes import CDLL
@@ -38,6 +39,15 @@ fix_product_rounding()  # before any test computes, as the command line does
 os.environ["OMP_NUM_THREADS"] = "1"
 typer.main.get_command = cached(typer.main.get_command)  # hundreds of command lines run in this process
 problem.randomness_of = client.randomness_of = tried_once()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, so that at the end no process is left alone with one of them.
+
+    Those are the files of the whole package, beside this one, and then those with the most tests that are marked slow.
+    """
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: (item.path.parent != Path(__file__).parent, -slow[item.path]))
 
 
 def pytest_collection_finish() -> None:
