@@ -81,6 +81,7 @@ OUTSIDE = {
     "project/security": "SECURITY.md",
     "project/changelog": "CHANGELOG.md",
     "project/benchmarks": "benchmarks/README.md",
+    "tutorials/examples": "examples/README.md",
 }
 PAGES = {ROOT / file: page for page, file in OUTSIDE.items()} | {ROOT / "README.md": "index"}
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
