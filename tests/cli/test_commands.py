@@ -47,7 +47,7 @@ def test_run_then_again_then_report(fedflat, tmp_path: Path) -> None:
 def test_a_short_run_says_how_its_accuracy_was_taken(fedflat, tmp_path: Path) -> None:
     """Four evaluations, of which `last = 10` takes all."""
     out = fedflat(f"run {SMALL} --flatness [] --out one")[1]
-    assert "last = 10: the accuracy is the mean of the last 4 of 4 evaluations" in out
+    assert "last = 10: the score is the mean of the last 4 of 4 evaluations" in out
     assert re.search(r"FedAvg-seed0 +test accuracy [\d.]+ % \(mean of the last 4 evaluations\)  in ", out)
     assert "last =" not in fedflat(f"run {SMALL} --flatness [] --last 1 --out two")[1]
     study = "compare --methods fedavg --seeds 0 --data.validation 0.2 --protocol best-validation"

@@ -138,6 +138,7 @@ def changed(kind: Kind, value: float, *place: object) -> np.ndarray:
         (lambda: simulation("next-token", loss=lambda s, y: cross_entropy(s.flatten(0, 1), y.flatten(),
                                                                           reduction="none")),
          r"a tensor of shape \(12,\) for 2 samples"),
+        (lambda: ff.data.load("shapes", 4, task="segmentation", augment="crop-flip"), "moves pictures and not"),
         (lambda: ff.data.load("shapes", 4), "shapes' has labels for segmentation, .* set loss = 'segmentation'"),
         (lambda: ff.data.load("digits", 4, task="segmentation"), "'digits' has classes, and segmentation needs other"),
     ],

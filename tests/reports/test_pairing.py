@@ -105,7 +105,7 @@ def test_a_mean_over_much_of_the_training_is_pointed_out() -> None:
         summary = property(lambda self: super().summary | {"test_accuracy_evaluations": 4})
 
     [note] = ff.compare([Averaged("FedAvg", 0, [0.5] * 6)]).notes
-    assert note.startswith("The accuracy is the mean of the last 4 of 6 evaluations")
+    assert note.startswith("The score is the mean of the last 4 of 6 evaluations")
     assert ff.compare([Averaged("FedAvg", 0, [0.5] * 20)]).notes == []
     assert ff.compare([Averaged("FedAvg", 0, [0.5] * 6)], protocol="final").notes == []
 

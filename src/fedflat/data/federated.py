@@ -84,6 +84,8 @@ class FederatedData:
                 raise InputError(
                     f"data: test samples have shape {tuple(self.test[0].shape[1:])}, training {self.shape}"
                 )
+        if self.augmentation is not None and self.form.has_positions:
+            raise InputError(f"data: augment moves pictures and not the labels of {self.task}; set augment = 'none'")
         if self.clients < 1:
             raise InputError("data: there is no client")
         if self.class_names and len(self.class_names) != self.classes:

@@ -76,7 +76,7 @@ def long_mean(averaged: int, evaluations: int) -> str | None:
     if averaged <= 1 or averaged <= MUCH * evaluations:
         return None
     return (
-        f"the accuracy is the mean of the last {averaged} of {evaluations} evaluations, so it has much of the training "
+        f"the score is the mean of the last {averaged} of {evaluations} evaluations, so it has much of the training "
         "in it; a smaller `last` has less, and the protocol `final` shows the final model"
     )
 
