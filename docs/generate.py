@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attacks, gpu_page, network_audit, new_methods, privacy, recipe_costs
+from benchmarks import attacks, compression, gpu_page, network_audit, new_methods, privacy, recipe_costs
 from benchmarks.executor_grid import grid_table
 from benchmarks.growth_figure import read_growth
 from benchmarks.results import Results
@@ -25,7 +25,7 @@ from benchmarks.tables import (
     times_table,
     vectors_table,
 )
-from docs import example_headers, ledger, new_method_tables, published, study_quotes
+from docs import compression_tables, example_headers, ledger, new_method_tables, published, study_quotes
 from docs import measured_tables as measured
 from docs.gpu_lines import gpu_lines_table
 from docs.links import absolute, anchor, broken_links
@@ -79,6 +79,7 @@ def parts() -> dict[str, Mapping[str, str]]:
             "normalisation": of_file("normalisation.json", measured.normalisation_table),
         },
         "docs/howto/perturbation.md": {"options": options_table()},
+        "docs/howto/compression.md": compression_parts(),
         "docs/deploy.md": deploy_parts(),
         "docs/operate.md": operate_parts(),
         "docs/durability.md": {"promises": promises_table(), "trials": of_file("trials.json", measured.trials_table)},
@@ -219,6 +220,18 @@ def new_method_parts() -> dict[str, str]:
     }  # fmt: skip
     found = {what: table(rows, results).markdown() if results else UNMEASURED for what, table in tables.items()}
     return found | {"newer methods in words": new_method_tables.findings(rows, results) if results else UNMEASURED}
+
+
+def compression_parts() -> dict[str, str]:
+    """Return what compressed messages did to accuracy and flatness, in tables and in sentences."""
+    file = compression.FILE
+    results = compression.read(json.loads(file.read_text())) if file.exists() else []
+    tables = {
+        "compressed": compression_tables.value_table, "compressed ratios": compression_tables.ratio_table,
+        "compressed verdicts": compression_tables.verdict_table,
+    }  # fmt: skip
+    found = {what: table(results).markdown() if results else UNMEASURED for what, table in tables.items()}
+    return found | {"compressed errors": compression_tables.largest_error(results) if results else UNMEASURED}
 
 
 def performance_parts() -> dict[str, str]:

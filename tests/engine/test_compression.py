@@ -24,17 +24,17 @@ from fedflat.experiments.spec import RunSpec
 from fedflat.federation.flower.records import to_records, vector_bytes
 from fedflat.federation.messages import TrainReply
 from fedflat.federation.terms import RoundTerms
-from fedflat.methods import all_methods, find
+from fedflat.methods import find
 from fedflat.rounds.compression import compress, with_compression
 from fedflat.rounds.model_parts import check_parts
-from support.effort import for_few_rounds
+from support.effort import covering_methods, for_few_rounds, in_turns
 from support.federation import federation, final_w, simulation, tanh_network, whole_and_resumed
 from support.transports import InProcessTransport, federated_clients, federated_server
 
 TOP, BITS = ff.Compression(share=0.2), ff.Compression(kind="quantise", bits=4)
 PLAIN = {"top-k": ff.Compression(share=0.2, error_feedback=False),
          "quantise": ff.Compression(kind="quantise", bits=4, error_feedback=False)}  # fmt: skip
-FEDERATED = [name for name, cls in all_methods().items() if cls.training == "federated"]
+EVERY = [TOP, BITS, *PLAIN.values()]
 
 
 def plain_rounds(cohorts: list[list[int]], share: float, feedback: bool) -> torch.Tensor:
@@ -74,7 +74,7 @@ def test_top_k_is_the_plain_loop(feedback: bool) -> None:
     assert (sim.w - other).abs().max() > 1e-3, "or nothing was kept"
 
 
-@pytest.mark.parametrize("name", FEDERATED)
+@pytest.mark.parametrize("name", covering_methods())
 def test_all_entries_are_the_message_itself(name: str) -> None:
     method = for_few_rounds(find(name))
     settings = {"rounds": 2, "executor": "sequential"}
@@ -83,16 +83,16 @@ def test_all_entries_are_the_message_itself(name: str) -> None:
     assert not torch.equal(final_w(method, compress=TOP, **settings), full)
 
 
-@pytest.mark.parametrize("how", [TOP, BITS, *PLAIN.values()], ids=str)
-@pytest.mark.parametrize("name", ["FedSAM", "FedSMOO", "Scaffold"])
-def test_stacks_train_as_one_client_after_another(name: str, how: Compression) -> None:
+@pytest.mark.parametrize(("how", "name"), in_turns(EVERY, ["FedSMOO", "Scaffold"]), ids=str)
+def test_stacks_train_as_one_client_after_another(how: Compression, name: str) -> None:
     one, many = (final_w(find(name)(), compress=how, executor=kind) for kind in ("sequential", "stacked"))
     torch.testing.assert_close(many, one, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.usefixtures("traced")
 def test_a_traced_step_leaves_the_unsent_part_as_it_is() -> None:
-    sims = [simulation(find("FedSMOO")(), compress=TOP, executor=kind) for kind in ("sequential", "compiled")]
+    kinds = ("sequential", "compiled")
+    sims = [simulation(find("FedSMOO")(), compress=TOP, executor=kind, rounds=2) for kind in kinds]
     for sim in sims:
         list(sim)
     assert sims[1].executor.step.works
@@ -101,7 +101,7 @@ def test_a_traced_step_leaves_the_unsent_part_as_it_is() -> None:
 
 @pytest.mark.usefixtures("forked_workers")
 def test_workers_change_no_bit() -> None:
-    sims = [simulation(find("FedSAM")(), workers=n, compress=BITS, executor="sequential") for n in (1, 2)]
+    sims = [simulation(find("FedSAM")(), workers=n, compress=BITS, executor="sequential", rounds=2) for n in (1, 2)]
     for sim in sims:
         list(sim)
         sim.close()
@@ -133,10 +133,8 @@ def test_a_run_resumes_to_the_same_bits(how: Compression, tmp_path: Path) -> Non
         simulation(find("Scaffold")(), client=client, executor="sequential").load(tmp_path / "state.safetensors")
 
 
-@pytest.mark.parametrize("how", [TOP, BITS, PLAIN["top-k"]], ids=str)
-@pytest.mark.parametrize("name", ["FedSAM", "FedSMOO", "FedWMSAM", "FedAdamW"])
+@pytest.mark.parametrize(("name", "how"), in_turns(["FedSAM", "FedSMOO", "FedWMSAM", "FedAdamW"], EVERY), ids=str)
 def test_a_federation_has_the_bits_of_a_simulation_and_its_bytes(name: str, how: Compression, tmp_path: Path) -> None:
-    """One reply of every round gets lost, so its client goes on from what it kept before."""
     method, client, rounds = find(name)(), ff.Client(lr=0.1, epochs=2, batch_size=4), 4
     replies: list[TrainReply] = []
 
