@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,23 @@ def test_its_links_also_work_elsewhere() -> None:
     own = [target.removeprefix(HOME).removeprefix(PICTURES) for target in targets if "fedflat/fedflat" in target]
     assert len(own) > 10
     assert [target for target in own if not (ROOT / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/tutorials/index.md"])
+def test_the_demo_is_as_large_as_front_pages_say(page: str) -> None:
+    demo = tomllib.loads((ROOT / "examples" / "digits.toml").read_text())
+    assert (len(demo["methods"]), demo["data"]["clients"]) == (9, 50)
+    assert "nine methods on 50 clients" in (ROOT / page).read_text()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_numbers_of_front_pages_are_written_by_programs_or_compared_by_tests(page: str) -> None:
+    """What is left when generated parts, code and what it prints, links and names are taken away."""
+    text = (ROOT / page).read_text()
+    for known in (r"<!-- (\w+): written.*?<!-- end of \1 -->", r"^```.*?^```", r"\]\([^)]*\)", r"`[^`]*`"):
+        text = re.sub(known, "", text, flags=re.DOTALL | re.MULTILINE)
+    left = re.sub(r"nine methods on 50 clients|Python 3\.11|95 % interval|Apache-2\.0", "", text)
+    assert re.findall(r"[\w.]*\d[\w.]*", left) == []
 
 
 def test_every_make_target_named_exists() -> None:
