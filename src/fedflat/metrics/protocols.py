@@ -51,7 +51,7 @@ class Score:
 
     def text(self, value: float, decimals: int = 2) -> str:
         """Format a value with its unit."""
-        return f"{self.factor * value:.{decimals}f}" + ("\N{NO-BREAK SPACE}%" if self.is_share else "")
+        return f"{self.factor * value:.{decimals}f}" + (" %" if self.is_share else "")
 
     def check_targets(self, targets: Sequence[float]) -> None:
         """Raise InputError for a target that is out of range."""

@@ -206,7 +206,7 @@ def _rounds_column(place: int, comparison: ComparisonData) -> Column:
 
 def _goal(comparison: ComparisonData, place: int) -> str:
     """Format target number `place`."""
-    return comparison.score.text(comparison.targets[place], 1)
+    return comparison.score.text(comparison.targets[place], 1).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _client_column(kind: str, own: str, which: str) -> Column:
