@@ -10,7 +10,9 @@ from pathlib import Path
 import yaml
 from packaging.version import Version
 
+import fedflat
 from fedflat import __version__
+from fedflat.rounds import segments
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -29,6 +31,14 @@ def test_the_version_is_said_once_in_code() -> None:
         path.relative_to(ROOT).as_posix() for path in (ROOT / "src").rglob("*.py") if said.search(path.read_text())
     }
     assert found == {"src/fedflat/__init__.py"}
+
+
+def test_runs_and_reports_state_the_version_of_the_code_and_not_of_an_installation(monkeypatch) -> None:
+    """A clone that was updated and not installed again has the metadata of an earlier version."""
+    monkeypatch.setattr(fedflat, "__version__", "9.8.7")
+    segments._version.cache_clear()
+    assert segments.versions(["fedflat"]) == {"fedflat": "9.8.7"}
+    segments._version.cache_clear()
 
 
 def test_the_citation_has_the_version_and_its_day() -> None:

@@ -78,6 +78,9 @@ def versions(packages: Sequence[str]) -> dict[str, str | None]:
 def _version(package: str) -> str | None:
     if package == "torch":
         return str(torch.__version__)  # with the build, such as +cpu
+    if package == "fedflat":
+        # Of the code that runs: an update of a clone changes it without a new installation.
+        return str(sys.modules[PACKAGE.name].__version__)
     try:
         return version(package)
     except PackageNotFoundError:
