@@ -37,7 +37,7 @@ def own_cells() -> dict[str, str]:
         "flat": str(groups["flat"]),
         "personal": str(groups["personal"]),
         "measures": str(len(all_measures())),
-        "recipes": str(len(all_recipes())),
+        "recipes": f"[{len(all_recipes())} recipes](docs/recipes.md)",
         "intervals": "[yes](docs/reports.md)",
         "resume": "[bit for bit](docs/durability.md)",
         "privacy": "[yes](docs/privacy.md)",

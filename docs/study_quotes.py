@@ -12,8 +12,8 @@ quotes = import_module("studies.gap-and-flatness.quotes")
 def readme(first: Any, second: Any) -> str:
     """Return two lines: what each study found."""
     return "\n".join([
-        f"* [Flat, or tuned?](docs/study.md) {joined.outcome(first)} So that is about speed, and not about what "
-        f"generalises. {joined.scale_of(first)}",
+        f"* [Flat, or tuned?](docs/study.md) {joined.outcome(first)} So it says little of "
+        f"generalisation. {joined.scale_of(first)}",
         f"* [Does a flat minimum help where there is a gap?](docs/gap_study.md) {quotes.quote(second)}",
     ])  # fmt: skip
 

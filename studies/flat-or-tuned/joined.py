@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 from ..scale import scale
-from .analysis import BARELY, BASES, HELD, SIGMA, Results, by_method
+from .analysis import BARELY, BASES, HELD, SIGMA, UNDECIDED, Results, by_method
 from .page import NOT_MEASURED, heading, kind_of_contrasts
 from .power import power_chapter, power_sentence
 
@@ -84,7 +84,7 @@ def scale_of(results: Results) -> str:
 
 
 def outcome(results: Results) -> str:
-    """Return in one sentence how many tuned flat methods held a lead, and that there was no gap."""
+    """Return how many tuned flat methods held a lead and how many are undecided, and that there was no gap."""
     if not ended(results):
         return NOT_MEASURED
     said = []
@@ -92,5 +92,7 @@ def outcome(results: Results) -> str:
         every = kind_of_contrasts(results, split, "tuned")
         held = [one.method for one in every if one.verdict in (HELD, BARELY)]
         names = f" ({', '.join(held)})" if held else ""
-        said.append(f"{len(held)} of {len(every)} flat methods{names} at {heading(split)}")
-    return f"Tuned alike, {' and '.join(said)} held a lead over their plain bases. {no_gap(results)}."
+        undecided = sum(one.verdict == UNDECIDED for one in every)
+        said.append(f"{len(held)} of {len(every)} flat methods{names} at {heading(split)}, where {undecided} stayed "
+                    "undecided")  # fmt: skip
+    return f"Tuned alike, a lead over their plain bases was held by {'; by '.join(said)}. {no_gap(results)}."

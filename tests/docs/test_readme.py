@@ -90,6 +90,11 @@ def test_numbers_of_front_pages_are_written_by_programs_or_compared_by_tests(pag
     assert re.findall(r"[\w.]*\d[\w.]*", left) == []
 
 
+def test_no_more_is_said_of_papers_than_the_ledger_has() -> None:
+    assert "No paper's experiment was repeated in full yet" in README
+    assert "reproductions at full protocol: 0." in (ROOT / "docs" / "published.md").read_text()
+
+
 def test_every_make_target_named_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"demo"} <= set(re.findall(r"`make ([a-z-]+)`", README)) <= targets

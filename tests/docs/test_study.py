@@ -198,7 +198,7 @@ def test_what_changed_has_the_numbers_of_the_results(made_up: Path) -> None:
     means = [np.mean(values, axis=0) for values in shares.values()]
     least, most = (pick(1e-4 / 2 * trace / lpf for trace, lpf in means) for pick in (min, max))
     assert joined.widest_rise(results)[1:] == pytest.approx((least, most))
-    assert "held a lead over their plain bases" in joined.outcome(results)
+    assert "a lead over their plain bases was held by" in joined.outcome(results)
 
 
 def test_the_scale_is_that_of_the_plan() -> None:
