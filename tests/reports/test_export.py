@@ -52,7 +52,7 @@ def test_latex_is_a_tabular_with_the_best_in_bold() -> None:
     [first] = [line for line in lines if line.startswith("FedAvg")]
     [second] = [line for line in lines if line.startswith("FedSAM")]
     columns = len(re.findall(r"(?<!\\)&", head))
-    assert f"{{l{'r' * columns}}}" in lines[2]
+    assert f"\\begin{{tabular}}{{l{'r' * columns}}}" in lines
     assert all(len(re.findall(r"(?<!\\)&", line)) == columns for line in (first, second))
     assert r"\textbf{90.10 $\pm$ 0.10}" in second
     assert r"\textbf{+20.10" in second
@@ -84,6 +84,18 @@ def test_latex_has_the_columns_that_were_asked_for() -> None:
     assert r"method & $\Delta$ to FedAvg & test accuracy~\% \\" in chosen
     with pytest.raises(InputError, match="columns: 'loss' is not in the table; it has 'test accuracy %'"):
         ff.compare(RUNS).to_latex(columns=["loss"])
+
+
+def test_latex_has_minus_signs_and_says_what_its_marks_are() -> None:
+    lines = ff.compare(SEEDS, baseline="FedSAM").to_latex().splitlines()
+    [row] = [line for line in lines if line.startswith("FedAvg")]
+    assert "$-$20.10 [$-$20.35, $-$19.85]" in row
+    comments = [line for line in lines if line.startswith("%")]
+    for title, mark in (
+        ("test accuracy", "± sample standard deviation over seeds"),
+        ("Δ to FedSAM", "95 % confidence"),
+    ):
+        assert any(line.startswith(f"% {title}") and mark in line for line in comments)
 
 
 def test_latex_is_escaped_and_ascii() -> None:

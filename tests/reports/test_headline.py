@@ -23,11 +23,11 @@ def test_who_is_ahead_by_how_much_and_over_how_many_seeds() -> None:
     )
 
 
-def test_nobody_is_ahead_if_the_interval_has_zero_in_it() -> None:
+def test_no_method_is_ahead_if_the_interval_has_zero_in_it() -> None:
     """Differences 0, 1, 5: mean 2, s = 2.65, half an interval 6.57."""
     found = headline(ff.compare([*BASELINE, *runs("FedSAM", 0.70, 0.71, 0.75)]))
     assert found == (
-        "Nobody is certainly ahead of FedAvg: the highest difference is FedSAM's, +2.00 points of test accuracy "
+        "No method is reliably ahead of FedAvg; the highest difference is FedSAM's, +2.00 points of test accuracy "
         "(95 % interval -4.57 to +8.57, 3 seeds)."
     )
 

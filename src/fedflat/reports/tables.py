@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -19,6 +20,8 @@ from .published import published_lines
 from .text_table import NOTHING, text_table
 
 NAMED = 4  # most methods that the headline names
+MINUS = re.compile(r"(?<![\w)])-(?=\d)")  # the sign of a number, and no hyphen
+FLATNESS = "flatness: ± sample standard deviation over seeds; of one seed half of a 95 % interval, or the residual"
 LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\N{NO-BREAK SPACE}": "~", "±": r"$\pm$", "Δ": r"$\Delta$",
@@ -27,9 +30,9 @@ LATEX = {
 
 
 def headline(comparison: ComparisonData) -> str:
-    """Return a report's first sentence: which method is ahead of the baseline, by how much, and how certainly.
+    """Return a report's first sentence: which method is ahead of the baseline, by how much, and how reliably.
 
-    A method is certainly ahead if the 95 % interval of its gain is above zero. Intervals are not corrected for
+    A method is reliably ahead if the 95 % interval of its gain is above zero. Intervals are not corrected for
     multiple comparisons: of forty methods as good as the baseline, about one has an interval above zero by chance.
     """
     rows = {row.label: row.gain for row in comparison.rows if row.gain is not None}
@@ -60,7 +63,7 @@ def headline(comparison: ComparisonData) -> str:
         return f"{comparison.baseline} is ahead of all others; {behind} ({_interval(first, score)})."
     extreme, points = "highest" if score.larger_is_better else "lowest", " points" if score.is_share else ""
     highest = f"the {extreme} difference is {best}'s, {score.factor * first.mean:+.2f}{points} of {accuracy}"
-    return f"Nobody is certainly ahead of {comparison.baseline}: {highest} ({_interval(first, score)})."
+    return f"No method is reliably ahead of {comparison.baseline}; {highest} ({_interval(first, score)})."
 
 
 def _points(d: Difference, score: Score) -> str:
@@ -118,7 +121,9 @@ def environment() -> Environment:
 
 
 def latex_table(comparison: ComparisonData, chosen: Sequence[str] | None = None) -> str:
-    """Return the table as a `tabular` with booktabs' rules; the best is bold, and the caption is a comment.
+    """Return the table as a `tabular` with booktabs' rules; the best is bold.
+
+    Comments before it are the caption and the meaning of each column, which says what ± and [ ] are.
 
     chosen: titles of the columns besides the method; by default all columns, but those titled "rounds to" only if
     targets were given.
@@ -128,6 +133,8 @@ def latex_table(comparison: ComparisonData, chosen: Sequence[str] | None = None)
     best = [column.best(comparison.rows) for column in shown]
     lines = [
         f"% {printable(caption(comparison))}",
+        *(f"% {printable(f'{column.title}: {column.meaning}')}" for column in shown[1:]),
+        f"% {FLATNESS}",
         "% \\usepackage{booktabs}",
         f"\\begin{{tabular}}{{l{'r' * (len(shown) - 1)}}}",
         "\\toprule",
@@ -135,7 +142,7 @@ def latex_table(comparison: ComparisonData, chosen: Sequence[str] | None = None)
         "\\midrule",
     ]
     for row in comparison.rows:
-        cells = [_latex(column.cell(row)) for column in shown]
+        cells = [_latex(MINUS.sub("−", column.cell(row))) for column in shown]
         bold = [
             f"\\textbf{{{cell}}}" if row.label in labels else cell for cell, labels in zip(cells, best, strict=True)
         ]
