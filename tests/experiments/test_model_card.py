@@ -55,6 +55,40 @@ def test_it_has_settings_paper_version_and_commit(tmp_path: Path) -> None:
     assert f"fedflat {ff.__version__}, commit {commit or 'unknown'}" in text
 
 
+def test_settings_have_no_names_of_classes_that_say_nothing(tmp_path: Path) -> None:
+    text = card_of(finished(tmp_path / "run")).text
+    assert "| `participation.share` |" in text
+    assert "| `participation` |" not in text
+    assert "| `client` |" not in text
+    assert "| `method` | `FedAvg` |" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "base"),
+    [
+        ({"path": "hub:me/bert"}, "`me/bert`"),
+        ({"path": "/home/me/bert"}, "`transformer` with weights of the author's own"),
+        ({}, "`transformer`"),
+    ],
+)
+def test_an_adapter_names_its_base_and_no_path(options: dict[str, str], base: str) -> None:
+    initial = SimpleNamespace(options=options, model="transformer")
+    run: Any = SimpleNamespace(settings={"adapter": {"r": 4}}, initial_model=initial)
+    assert model_card._kind(run) == f"An adapter of {base}"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("digits", "digits"),
+        ("parquet", "data of the author's own (parquet)"),
+        ("sets.py:mine", "data of the author's own"),
+    ],
+)
+def test_files_of_ones_own_are_called_so(name: str, shown: str) -> None:
+    assert model_card._data_name(SimpleNamespace(settings={"data": {"name": name}})) == shown
+
+
 def test_of_a_wrapper_both_papers_are_cited(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", method={"name": "SWA", "cycle": 1, "base": {"name": "FedSAM"}})
     text = card_of(run).text

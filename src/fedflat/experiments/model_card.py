@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError, printable, shortened
 from ..data.dataset import FileDataset
+from ..data.own_folders import FolderDataset
 from ..data.sources import source, source_names
 from ..methods import all_methods
 from ..metrics.protocols import score_name
@@ -31,6 +32,7 @@ SETTINGS = (
     "guard", "attack", "compress", "buffers", "precision", "seed",
 )  # fmt: skip
 LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}")  # the hub's short names, such as apache-2.0
+OWN = "data of the author's own"
 LOCAL = "a file of the author's own"  # in place of a name that holds a path
 LONGEST = 120  # characters of a value; a list of cohorts has thousands
 HUB = "hub:"  # before the name of a model of the hub
@@ -88,9 +90,11 @@ def base_model(options: Mapping[str, Any]) -> str | None:
 
 
 def _data_name(run: StoredRun) -> str:
-    """Return the name of the data set; of the user's own data there is no name that others know."""
+    """Return the name of the data set; of the user's own data, which others do not know, at most the format."""
     name = str(run.settings["data"]["name"])
-    return name if name in source_names() else "data of the author's own"
+    if name not in source_names():
+        return OWN
+    return f"{OWN} ({name})" if isinstance(source(name), FolderDataset) else name
 
 
 def _repository(data: str) -> str | None:
@@ -102,9 +106,20 @@ def _repository(data: str) -> str | None:
 def _summary(run: StoredRun) -> str:
     data, model = run.settings["data"], text_of_model(run.settings["model"])
     return (
-        f"A model ({printable(model)}) trained by federated learning with {run.method}: "
+        f"{_kind(run)} ({printable(model)}) trained by federated learning with {run.method}: "
         f"{run.summary['rounds']:.0f} rounds with {data['clients']} clients on {_data_name(run)}."
     )
+
+
+def _kind(run: StoredRun) -> str:
+    """Say what the files hold: a model, or an adapter and the name or repository of its base."""
+    if run.settings.get("adapter") is None:
+        return "A model"
+    initial = run.initial_model
+    base = base_model(initial.options)
+    is_local = base is None and any(initial.options.get(name) is not None for name in ("path", "pretrained"))
+    own = " with weights of the author's own" if is_local else ""
+    return f"An adapter of `{_cell(base or _shown(initial.model))}`{own}"
 
 
 def _results(run: StoredRun) -> str:
@@ -134,8 +149,12 @@ def _settings(run: StoredRun) -> Iterator[tuple[str, Any]]:
     for key in SETTINGS:
         value = settings.get(key)
         if isinstance(value, Mapping):
-            yield key, value["class"]
-            yield from ((f"{key}.{name}", x) for name, x in fields_by_name(value).items() if x is not None)
+            fields, kind = fields_by_name(value), str(value["class"])
+            if kind.lower() not in fields and not kind.lower().startswith(
+                key
+            ):  # Share has a share, and client a Client
+                yield key, kind
+            yield from ((f"{key}.{name}", x) for name, x in fields.items() if x is not None)
         elif value is not None:
             yield key, value
     partition = settings["data"]["partition"]
