@@ -46,6 +46,12 @@ def test_the_line_with_most_words_is_shown_and_methods_with_such_a_line_come_fir
     assert search([apart, together], "momentum server")[0].excerpt == "The server's momentum."
 
 
+def test_methods_whose_idea_has_all_words_come_before_others() -> None:
+    aside = replace(BLANK, name="aside", departures=("The quince of the server.",))
+    idea = replace(BLANK, name="idea", documentation="A server's quince.\n\nMore.")
+    assert [one.facts.name for one in search([aside, idea], "server quince")] == ["idea", "aside"]
+
+
 def test_a_rare_word_counts_more_than_a_common_one() -> None:
     some = replace(BLANK, title="The server.", departures=("The quince",))
     assert (

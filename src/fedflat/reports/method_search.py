@@ -24,7 +24,8 @@ class Found:
 def search(methods: Sequence[MethodFacts], text: str) -> list[Found]:
     """Return the methods that have every word of `text` somewhere in what their classes say; capitals do not matter.
 
-    A word in few lines counts more than one in many. The methods come first that have a line with most of the words.
+    A word in few lines counts more than one in many. The methods come first whose idea, the first line of the
+    docstring, has all words, and then those that have a line with most of them.
     Raises InputError if `text` has no words.
     """
     words = text.lower().split()
@@ -33,7 +34,8 @@ def search(methods: Sequence[MethodFacts], text: str) -> list[Found]:
     lines = [line for one in methods for some in _places(one).values() for line in some]
     weights = {word: 1 / max(1, sum(word in line.lower() for line in lines)) for word in words}
     found = [_found(one, weights) for one in methods if _has_all(one, words)]
-    return sorted(found, key=lambda one: -_weight(one.excerpt, weights))
+    full = sum(weights.values())
+    return sorted(found, key=lambda one: (_weight(one.facts.idea, weights) < full, -_weight(one.excerpt, weights)))
 
 
 def _has_all(facts: MethodFacts, words: Sequence[str]) -> bool:
