@@ -109,6 +109,7 @@ def test_the_keys_are_listed_with_their_meaning() -> None:
          "unknown flag; did you mean --method.alpha or --partition.alpha?"),
         ("--clients 3", "unknown flag; did you mean --data.clients?"),
         ("--methd.rho=1", "unknown flag; did you mean --method.rho?"),
+        ("--methods fedavg", "unknown flag; did you mean --method? `fedflat compare` takes --methods"),
         ("--xyzzy 1", "unknown flag; `--keys` lists them all"),
     ],
 )  # fmt: skip

@@ -35,7 +35,7 @@ def test_a_pipe_gets_plain_lines(tmp_path) -> None:
         studies.carry_out_study(study_spec(), tmp_path, watching)
     lines = console.file.getvalue().splitlines()
     assert sum("test accuracy" in line and " in " in line for line in lines) == 4
-    assert any(line.endswith("s left without measures") and "train loss " in line for line in lines)
+    assert any(line.endswith("s left, not counting measures of flatness") and "train loss " in line for line in lines)
     assert "\x1b" not in console.file.getvalue()
 
 

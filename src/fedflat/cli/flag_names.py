@@ -141,6 +141,8 @@ def _problem(key: str, words: Sequence[str], known: Sequence[str]) -> str:
             return f"{name} is a list; write {_entry(name)} for each entry"
     if field and owner in TABLES and is_known(owner, known):
         return f"{owner} takes a table as one text; write --{owner} '{_nested_text(field)}'"
+    if key == "methods":
+        return "unknown flag; did you mean --method? `fedflat compare` takes --methods"
     meant = _meant(key, words, [*known, *lists])
     name, dot, _ = meant[0].partition(".") if meant else ("", "", "")
     if dot and name in lists:

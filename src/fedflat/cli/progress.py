@@ -130,7 +130,7 @@ class Lines(Results):
             place = f"round {result.t + 1} of {spec.rounds}"
             each = (monotonic() - self._began) / (self._done - self._skipped)
             left = each * (self._rounds - self._done)
-            more = " without measures" if spec.flatness else ""
+            more = ", not counting measures of flatness" if spec.flatness else ""
             self._console.say(f"{spec.title}  {place}  {state(result)}  about {left:.0f} s left{more}")
 
     def measuring(self, spec: RunSpec, name: str, done: int, total: int) -> None:

@@ -261,7 +261,7 @@ def _check(privacy: Privacy, method: Method, client: Client, clients: int) -> No
                          "computes no part of what its clients send")  # fmt: skip
     if privacy.delta * clients > MOST_DELTA:
         raise InputError(f"privacy.delta = {privacy.delta:g} is more than one over the {clients} clients: "
-                         "such a delta allows to show a client's data")  # fmt: skip
+                         "such a delta would allow a client's data to be published")  # fmt: skip
 
 
 Release = tuple[int, str]  # a round, and the tag of its released sum, 32 hexadecimal digits
