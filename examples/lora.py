@@ -1,6 +1,6 @@
 """Low-rank adapters (LoRA) of a transformer: FedAvg and FedSAM train and send the factors and the head alone.
 
-    pip install 'fedflat[adapters]'
+    pip install '.[adapters]'  # in the clone
     python examples/lora.py
 
 The program makes up a tiny encoder, its tokenizer and labelled texts in the folders encoder and news; put the folders

@@ -34,12 +34,18 @@ def blocks_of(page: Path) -> list[tuple[str, str, str]]:
 PAGES = {
     str(path.relative_to(DOCS)): blocks
     for path in sorted(
-        [*DOCS.glob("howto/*.md"), *DOCS.glob("tutorials/*.md"), DOCS / "deploy.md", DOCS / "flatness.md"]
+        [
+            *DOCS.glob("howto/*.md"),
+            *DOCS.glob("tutorials/*.md"),
+            DOCS / "deploy.md",
+            DOCS / "flatness.md",
+            DOCS / "privacy.md",
+        ]
     )
     if (blocks := blocks_of(path))
 }
 # Their commands start a federation, or train what the tests of the same commands in `tests/cli` train.
-LONG = {"deploy.md"} | {
+LONG = {"deploy.md", "privacy.md"} | {
     f"howto/{name}.md"
     for name in (
         "adapters",

@@ -31,10 +31,11 @@ class FedSAM(FedAvg):
             "rho": "0.5 (FedSAM; best 0.2, 0.5, 0.6); 0.1, 0.1, 0.02 and 0.02, 0.05, 0.05 (FedGF by "
             "alpha); 0.01 (FedSMOO, FedLESAM); 0.1 (FedVSSAM)"
         },
-        departures=("No official code.",),
+        departures=("The authors released no code.",),
         readings=(
-            "Eq. (2) of the paper bounds the squared norm by rho. Eq. (4) and all code use rho as the radius.",
-            "The paper calls K epochs; all code counts local steps, and so do we.",
+            "Eq. (2) of the paper bounds the squared norm by rho. Eq. (4), and FedSAM in other "
+            "papers' code, use rho as the radius.",
+            "The paper calls K epochs; other papers' code counts local steps, and so do we.",
         ),
         charged=1,
     )
