@@ -250,7 +250,9 @@ def predict(
     source: Annotated[
         Path,
         typer.Option(
-            "--input", help="An npz, parquet or txt file (a text per line), a picture, or a folder of pictures."
+            "--input",
+            help="An npz, parquet or txt file (a text per line), a picture, or a folder of pictures; for a run on "
+            "tables a csv, tsv or jsonl file.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="New file to write, .csv or .parquet.")] = Path("predictions.csv"),
@@ -266,8 +268,10 @@ def predict(
     """Predict new samples with a run's model; the training data are not needed.
 
     Samples have the format of training: an npz has the array x, a parquet file the column image or text, and pictures
-    are decoded, resized and scaled in the same way. Samples of another shape or type are refused. The table has a row
-    for each sample: its path in the folder or its number, and the predicted class, labels or numbers.
+    are decoded, resized and scaled in the same way. For a run on tables give a csv, tsv or jsonl file: its rows are
+    scaled and encoded as those of training were, and it needs no labels. Samples of another shape or type are refused.
+    The table has a row for each sample: its path in the folder or its number, and the predicted class, labels or
+    numbers.
 
     fedflat predict runs/cats --input pictures --out predictions.csv
 

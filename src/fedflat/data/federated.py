@@ -23,6 +23,7 @@ from .numbers import check_kind
 from .own_data import own_clients, own_samples
 from .partition import IID, Partition
 from .preparation import Augmentation, Preparation, augmentation_of, to_device
+from .schema import Schema
 from .selection import (
     DataOptions,
     Holdings,
@@ -63,6 +64,7 @@ class FederatedData:
     own_test: Holdings | None = None  # indices into `test` of the test samples of each client
     client_names: tuple[str, ...] = ()  # empty if clients have no names
     vocabulary: tuple[str, ...] = ()  # of texts: the word of each token number
+    schema: Schema = Schema()  # of a user's own files: how their rows became samples
     contents: str | None = None  # a digest of the samples, if it is known without reading them
     class_names: tuple[str, ...] = ()  # of the class indices; empty if labels came as class indices
     task: Kind = "classification"
@@ -347,6 +349,7 @@ def _federated(
         preparation=loaded.preparation,
         augmentation=augmentation_of(options.augment, loaded.train.x, name),
         vocabulary=loaded.vocabulary,
+        schema=loaded.schema,
         contents=loaded.contents,
         task=loaded.task,
         class_names=loaded.class_names,

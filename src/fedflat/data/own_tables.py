@@ -74,7 +74,7 @@ class TableFolder(FolderDataset):
         files = of_parts(site_files(folder, self.suffixes), folder)
         tables = {part: tuple(self.reader(file.path) for file in some) for part, some in files.items()}
         first = tables["train"][0]
-        features = (*schema.numeric_columns, *schema.categorical_columns)
+        features = schema.feature_columns
         if not features and schema.text_column is None and self.text_column in first.names:
             schema = schema.filled_in(text_column=self.text_column)
         if not features and schema.text_column is None:
@@ -111,7 +111,7 @@ def _read(writer: Writer, part: str, table: Table, schema: Schema, progress: Pro
             content.add(some, schema)
     else:
         with writer.rows(f"{part}-x", (schema.width,), np.float32) as rows:
-            for some in table.rows((*schema.numeric_columns, *schema.categorical_columns)):
+            for some in table.rows(schema.feature_columns):
                 rows.add(features(some, schema))
                 content.add(some, schema)
                 progress(part, rows.number, rows.number)

@@ -20,6 +20,9 @@ from .federated import FederatedData
 from .labels import MAX_NAME
 from .numbers import NumberKind, is_table, kind_of, sample_tensor
 from .preparation import Preparation
+from .readers.untrusted_files import listed
+from .schema import Schema
+from .tables import TableRows, features_to_predict, rows_of_table
 
 MEANING: dict[NumberKind, str] = {
     "pixels": "pixels (uint8), which models see scaled to [0, 1]",
@@ -42,6 +45,7 @@ class SampleKind:
     std: tuple[float, ...] = ()
     class_names: tuple[str, ...] = ()  # empty if classes have none
     vocabulary: tuple[str, ...] = ()  # of texts: the word of each token number
+    schema: Schema | None = None  # of rows of the user's own tables: how they become samples
 
     def __post_init__(self) -> None:
         """Raise InputError for values that no run can have, because they may come from an untrusted folder."""
@@ -50,6 +54,14 @@ class SampleKind:
             raise InputError("samples: not a shape, or not a number of scores")
         if len(names) not in (0, self.outputs) or len(names) < len(self.class_names) or len(self.mean) != len(self.std):
             raise InputError("samples: not a short name of its own for each class, or not a deviation for each mean")
+        if self.schema is not None and not (self.schema.is_complete and (self.schema.width,) == self.shape):
+            raise InputError("samples: not a schema of a table, or not of as many features as the samples have")
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """The fields by name, as plain values; without the vocabulary, which has a file of its own."""
+        schema = {} if self.schema is None else {"schema": self.schema.stated}
+        return {name: value for name, value in vars(self).items() if name not in ("vocabulary", "schema")} | schema
 
     @property
     def form(self) -> LabelForm:
@@ -66,17 +78,18 @@ class SampleKind:
         """Return the kind of the training samples of `data`."""
         return cls(
             data.shape, kind_of(data.x), data.task, data.classes, data.preparation.mean, data.preparation.std,
-            data.class_names, data.vocabulary,
+            data.class_names, data.vocabulary, data.schema if data.schema.width else None,
         )  # fmt: skip
 
     def stored(self, x: Any, encoder: Encoder | None = None) -> Tensor:
         """Convert samples to the form in which training samples are stored, (n, *shape).
 
         x: an array, a tensor, a list (of arrays, tensors, texts or pictures of Pillow), or a map-style dataset, whose
-        labels are ignored. encoder: makes the token numbers of texts, by default from the run's vocabulary. Raises
-        InputError, in one line, for samples of another shape or another kind of numbers, which are never converted.
+        labels are ignored; after training on rows of a table, a table with the same columns. encoder: makes the token
+        numbers of texts, by default from the run's vocabulary. Raises InputError, in one line, for samples of another
+        shape or another kind of numbers, which are never converted, and for an array in place of a table.
         """
-        found = self._tensor(x, encoder)
+        found = self._tensor(x, encoder) if self.schema is None else self._features(x, self.schema)
         if found.shape[1:] != self.shape:
             one = "; one sample is x[None]" if tuple(found.shape) == self.shape else ""
             raise InputError(f"predict: x has shape {tuple(found.shape)}, and samples of training have "
@@ -92,6 +105,17 @@ class SampleKind:
         if x.is_floating_point() and not torch.isfinite(x).all():
             raise InputError(f"predict: x has a value that is NaN, infinite or too large for {dtype}")
         return x
+
+    def _features(self, x: Any, schema: Schema) -> Tensor:
+        """Encode the rows of a table as in training. Raises InputError for anything without named columns."""
+        if isinstance(x, TableRows):
+            return torch.from_numpy(features_to_predict(x, schema))
+        if not has_columns(x) and not is_table(x):
+            raise InputError("predict: the run was trained on rows of a table, scaled and encoded; give a table (a "
+                             f"DataFrame, a pyarrow table) with the columns {listed(schema.feature_columns)}, or a csv "
+                             f"file to `fedflat predict`; a {type(x).__name__} has no names of columns")  # fmt: skip
+        names = x.column_names if has_columns(x) else list(x.columns)
+        return torch.from_numpy(features_to_predict(rows_of_table(x, names, schema), schema))
 
     def _tensor(self, x: Any, encoder: Encoder | None) -> Tensor:
         if has_columns(x):

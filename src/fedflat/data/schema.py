@@ -85,6 +85,17 @@ class Schema:
         return len(self.numeric_columns) + sum(map(len, self.categories))
 
     @property
+    def feature_columns(self) -> tuple[str, ...]:
+        """The columns of which the features of a row are made, in their order."""
+        return (*self.numeric_columns, *self.categorical_columns)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it states everything that the features of a row are made of."""
+        counts = len(self.means), len(self.categories)
+        return self.width > 0 and counts == (len(self.numeric_columns), len(self.categorical_columns))
+
+    @property
     def is_of_table(self) -> bool:
         """Whether it describes a table, whose whole numbers may be classes as well as numbers to predict."""
         return self.width > 0 or self.text_column is not None

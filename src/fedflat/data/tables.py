@@ -15,7 +15,7 @@ from ..core.errors import InputError, printable, shortened
 from .labels import checked_names
 from .numbers import Array
 from .readers.site_files import SiteFile
-from .readers.table_files import Column, TableFile, Value
+from .readers.table_files import MISSING, Column, TableFile, Value
 from .readers.untrusted_files import MAX_SAMPLES, expect, file_error, listed
 from .schema import DEFAULT_LABEL, DEFAULT_USER, Schema
 
@@ -227,6 +227,43 @@ def features(rows: TableRows, schema: Schema) -> NDArray[np.float32]:
                         f"{listed(known)}")  # fmt: skip
         parts.append(np.eye(len(known) + 1, dtype=np.float32)[[place[value] for value in values], :-1])
     return np.concatenate(parts, axis=1, dtype=np.float32)
+
+
+def features_to_predict(rows: TableRows, schema: Schema) -> NDArray[np.float32]:
+    """Return the features of rows to predict, (n, width); no row is left out.
+
+    Raises InputError as `features` does, and for a missing value unless those of training were filled in.
+    """
+    for name, values in rows.values.items():
+        if schema.missing != "fill" and None in values:
+            rows.refuse(values.index(None), name, "has no value; no training row was without one (data.missing)")
+    return features(rows, schema)
+
+
+def rows_of_table(table: Any, names: Sequence[Any], schema: Schema) -> TableRows:
+    """Return the columns that the schema uses, of a table in memory with the columns `names`, as texts.
+
+    Raises InputError for a column that is missing, or is there twice.
+    """
+    for name in schema.feature_columns:
+        if list(names).count(name) != 1:
+            problem = "several columns" if name in names else "no column"
+            raise InputError(f"predict: x has {problem} {printable(name)!r}; it has {listed(map(str, names))}")
+    categories = dict(zip(schema.categorical_columns, schema.categories, strict=True))
+    values = {name: _as_column(table[name], categories.get(name, ())) for name in schema.feature_columns}
+    return TableRows(Path("x"), range(1, len(next(iter(values.values()))) + 1), values)
+
+
+def _as_column(column: Any, categories: Sequence[str]) -> Column:
+    """Return values as the texts that a file has; true and false as one of the `categories` spells them."""
+
+    def as_text(value: Any) -> Value:
+        text = str(value)
+        if value is None or text.strip() in MISSING:
+            return None
+        return text.lower() if text in ("True", "False") and text not in categories else text
+
+    return tuple(map(as_text, column.to_pylist() if hasattr(column, "to_pylist") else column))
 
 
 def labels_of(parts: dict[str, list[list[str]]], names: tuple[str, ...]) -> dict[str, Array]:

@@ -62,7 +62,7 @@ def write_summary(checksums: Checksums, run: Run, targets: Sequence[float] = ())
     content = {"summary": run.summary, "targets": reports, "settings": run.settings, "cost": vars(run.cost)}
     if run.clients is not None:
         content["clients"] = asdict(run.clients)
-    content["samples"] = {name: value for name, value in vars(run.samples).items() if name != "vocabulary"}
+    content["samples"] = run.samples.stated
     write_json(checksums, SUMMARY, content | {"architecture": run.architecture})
 
 
@@ -106,7 +106,8 @@ class Run:
         has a class.
 
         x: samples as they were given for training, before any scaling: an array, a tensor, a list of pictures or
-        texts, or a dataset, whose labels are ignored. In a multi-label task `classes` are 0 and 1 (n, k); a
+        texts, or a dataset, whose labels are ignored; of a run on tables of csv or jsonl files, a table with their
+        columns, which is encoded as they were. In a multi-label task `classes` are 0 and 1 (n, k); a
         regression has none. The scores are computed in batches on the model's device, in evaluation mode; the result is
         on the CPU.
 

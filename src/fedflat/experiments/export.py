@@ -20,13 +20,16 @@ from ..adapters import adapted_network, network_of
 from ..adapters.peft_files import export_adapter
 from ..core.errors import InputError, printable
 from ..core.progress import Progress
+from ..data.own_tables import CSV, JSONL
 from ..data.readers.array_files import read_samples
 from ..data.readers.file_search import plain_files
 from ..data.readers.layouts import Shape
 from ..data.readers.picture_folders import SUFFIXES
 from ..data.readers.pictures import decode_pictures
-from ..data.readers.untrusted_files import MAX_ENCODED_BYTES, MAX_FILE_BYTES, read_regular
+from ..data.readers.untrusted_files import MAX_ENCODED_BYTES, MAX_FILE_BYTES, listed, read_regular
 from ..data.sample_kind import SampleKind
+from ..data.schema import Schema
+from ..data.tables import TableRows
 from ..engine.evaluation import classes_of
 from ..files import make_folder, read_text, write_atomically, write_text
 from .csv_text import csv_line
@@ -64,7 +67,8 @@ def _write_onnx(run: StoredRun, folder: Path) -> list[str]:
     content = onnx_bytes(run.model, run.samples)
     make_folder(folder)
     write_atomically(folder / ONNX, lambda path: path.write_bytes(content))
-    write_text(folder / SNIPPET, _ONNX_SNIPPET)
+    given = "as it was given for training, before any scaling" if run.samples.schema is None else "of encoded() rows"
+    write_text(folder / SNIPPET, _ONNX_SNIPPET.format(given=given) + _encoding(run.samples))
     return [ONNX, SNIPPET]
 
 
@@ -85,8 +89,18 @@ def _write_tensors(run: StoredRun, folder: Path) -> list[str]:
     built = f"fedflat.models.build({initial.model!r}, classes={initial.classes}, shape={initial.shape}{options})"
     if network is not None and hasattr(network.base_model.model, "base_model_prefix"):
         built += ".network"
-    write_text(folder / SNIPPET, snippet.format(built=built))
+    write_text(folder / SNIPPET, snippet.format(built=built) + _encoding(run.samples))
     return [*names, SNIPPET]
+
+
+def _encoding(kind: SampleKind) -> str:
+    """Return the code that encodes the rows of a table for a model that was trained on them; else an empty text."""
+    if kind.schema is None:
+        return ""
+    some = kind.schema
+    numbers = dict(zip(some.numeric_columns, zip(some.means, some.deviations, strict=True), strict=True))
+    categories = dict(zip(some.categorical_columns, map(list, some.categories), strict=True))
+    return _ENCODING_SNIPPET.format(numbers=numbers, categories=categories, fills=some.missing == "fill")
 
 
 def _write_state(model: nn.Module, path: Path) -> None:
@@ -104,8 +118,8 @@ session = onnxruntime.InferenceSession(Path(__file__).parent / "model.onnx", pro
 
 
 def scores(x):
-    \"""Return the scores (n, k) of samples x (n, ...), an array as it was given for training, before any scaling.\"""
-    return session.run(["scores"], {"x": x})[0]
+    \"""Return the scores (n, k) of samples x (n, ...), an array {given}.\"""
+    return session.run(["scores"], {{"x": x}})[0]
 """
 _MODEL_SNIPPET = """\
 from pathlib import Path
@@ -139,6 +153,24 @@ base = {built}
 base.load_state_dict(load_file(folder / "base.safetensors"))
 model = PeftModel.from_pretrained(base, str(folder))
 model.eval()
+"""
+_ENCODING_SNIPPET = """
+
+# The model takes rows of a table as encoded() returns them, not their raw numbers.
+NUMBERS = {numbers}  # mean and deviation by column
+CATEGORIES = {categories}
+FILLS = {fills}  # whether a value may be missing
+
+
+def encoded(row):
+    \"""Return the features of a row, a dict of values by column, as a list; a value that is missing is None.\"""
+    for name in (*NUMBERS, *CATEGORIES):
+        if row[name] is None and not FILLS:
+            raise ValueError(f"{{name}} has no value")
+        if name in CATEGORIES and row[name] not in (None, *CATEGORIES[name]):
+            raise ValueError(f"{{name}} has {{row[name]!r}}, which is none of its categories")
+    numbers = [0.0 if row[x] is None else (float(row[x]) - mean) / by for x, (mean, by) in NUMBERS.items()]
+    return numbers + [float(row[name] == one) for name, known in CATEGORIES.items() for one in known]
 """
 
 
@@ -201,6 +233,8 @@ def _samples(source: Path, run: StoredRun) -> Samples:
     kind = run.samples
     if not source.exists():
         raise InputError(f"--input {source} is not there")
+    if kind.schema is not None:
+        return _of_table(source, kind.schema)
     if source.is_dir() or source.suffix.lower() in SUFFIXES:
         return _of_pictures(source, run)
     if source.suffix == ".npz":
@@ -221,6 +255,22 @@ def _samples(source: Path, run: StoredRun) -> Samples:
         rows, encoded = picture_column(source, "image")
         return list(map(str, range(rows))), _decoded(encoded, _shape(source, run))
     raise InputError(f"--input {source} must be .npz, .parquet, .txt, a picture or a folder of pictures")
+
+
+def _of_table(source: Path, schema: Schema) -> Samples:
+    """Read the columns of a table that the schema uses; there may be others, such as the label's."""
+    reader = next((one.reader for one in (CSV, JSONL) if source.suffix in one.suffixes), None)
+    if reader is None:
+        raise InputError(f"--input {source} must be .csv, .tsv or .jsonl with the columns "
+                         f"{listed(schema.feature_columns)}: the run was trained on rows of a table, which are scaled "
+                         "and encoded")  # fmt: skip
+    table, names = reader(source), schema.feature_columns
+    number = sum(len(columns[0]) for _, columns in table.columns(names))
+    pieces = (
+        TableRows(source, range(first, first + len(columns[0])), dict(zip(names, columns, strict=True)))
+        for first, columns in table.columns(names)
+    )
+    return list(map(str, range(number))), pieces
 
 
 def _of_pictures(source: Path, run: StoredRun) -> Samples:

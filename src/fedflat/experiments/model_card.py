@@ -48,7 +48,7 @@ def model_card(run: StoredRun, license: str | None = None) -> str:
         raise InputError(f"license must be a short name of the hub, such as 'mit', got {shortened(license)!r}")
     front = "".join(f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in _front(run, license).items())
     parts = [f"---\n{front}---", f"# {run.method} on {_data_name(run)}", _summary(run), _results(run), _training(run)]
-    return "\n\n".join([*parts, _use(), *_citations(run), _license(license)]) + "\n"
+    return "\n\n".join([*parts, _use(run), *_citations(run), _license(license)]) + "\n"
 
 
 def _front(run: StoredRun, license: str | None) -> dict[str, Any]:
@@ -179,10 +179,16 @@ def _cell(text: str) -> str:
     return printable(text).replace("`", "'").replace("|", "/") or " "
 
 
-def _use() -> str:
+def _use(run: StoredRun) -> str:
+    schema, rows = run.samples.schema, ""
+    if schema is not None:
+        rows = (
+            f" It takes rows of a table with the columns {', '.join(f'`{_cell(x)}`' for x in schema.feature_columns)}, "
+            "scaled and encoded: `load.py` has `encoded()`, which does this, and `fedflat predict` does it by itself."
+        )
     return (
         "## Use\n\nThe file `load.py` loads the model. Which samples it takes is described in the documentation of "
-        "fedflat, under \"Use the model\"."
+        "fedflat, under \"Use the model\"." + rows
     )  # fmt: skip
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +20,7 @@ from ..core.errors import InputError, MissingPackageError, first_line
 from ..core.torch_module import scores_of
 from ..data.preparation import Preparation
 from ..data.sample_kind import SampleKind
+from ..data.schema import Schema
 from ..engine.evaluation import predict
 
 INPUT, OUTPUT, SAMPLES = "x", "scores", "samples"  # names in the file; the last one is that of the first axis
@@ -45,6 +48,7 @@ def onnx_bytes(model: nn.Module, kind: SampleKind) -> bytes:
     The result gives the scores of `predict` for the same samples, to 1e-5. Raises InputError, naming the operator, if
     torch cannot convert the model, and if onnxruntime computes other scores.
     """
+    schema, kind = kind.schema, replace(kind, schema=None)  # the input is the encoded row of a table
     _check_model(model)
     onnx, onnxruntime = _libraries()
     dtype = next(p.dtype for p in model.parameters())
@@ -52,7 +56,15 @@ def onnx_bytes(model: nn.Module, kind: SampleKind) -> bytes:
     content = _converted(network, _random_samples(model, kind, dtype, TRACED))
     _check_operators(onnx, content)
     _check_scores(onnxruntime, content, model, kind, dtype)
-    return content
+    return content if schema is None else _described(onnx, content, schema)
+
+
+def _described(onnx: Any, content: bytes, schema: Schema) -> bytes:
+    """Add the schema of a table to the file's metadata, as JSON, because its input is the encoded row."""
+    made = onnx.load_model_from_string(content)
+    onnx.helper.set_model_props(made, {INPUT: f"rows of a table, encoded by {json.dumps(schema.stated)}"})
+    described: bytes = made.SerializeToString()
+    return described
 
 
 def _check_model(model: nn.Module) -> None:

@@ -25,6 +25,7 @@ from ..core.object_references import is_code_allowed
 from ..data.conversion import tokenizer_of
 from ..data.readers.layouts import Shape
 from ..data.sample_kind import Encoder, SampleKind
+from ..data.schema import Schema
 from ..data.sources import source, source_names
 from ..data.types import Index
 from ..engine.evaluation import predict
@@ -71,6 +72,7 @@ from .run_file_readers import Summary, read_counts, read_findings, read_metrics,
 from .spec import Experiment, RunSpec
 
 Format = Literal["safetensors", "onnx"]  # of an exported model
+TABLES = ("csv", "jsonl")  # names of the data sets whose rows may be features
 RECORDED = ("fedflat", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "pyarrow")  # packages in env.json
 WORD = re.compile(r"[\w.+-]{1,64}", re.ASCII)  # a version, or a commit
 FAILURE = "failure.json"
@@ -444,11 +446,25 @@ class StoredRun:
     @cached_property
     def samples(self) -> SampleKind:
         """The kind of samples that the model takes."""
-        samples = self._content.samples
+        samples = self._with_schema(self._content.samples)
         if not (self.directory.path / VOCABULARY).exists():
             return samples
         text = read_text(self.directory.checksums.check(VOCABULARY))
         return replace(samples, vocabulary=tuple(text.removesuffix("\n").split("\n")))
+
+    def _with_schema(self, samples: SampleKind) -> SampleKind:
+        """Add the schema of config.toml for a run on tables of an older version, whose summary has none.
+
+        Raises InputError if config.toml does not state it in full.
+        """
+        data = None if self._configuration is None else self._configuration.data
+        if samples.schema or samples.numbers != "floats" or data is None or data.name not in TABLES:
+            return samples
+        schema = Schema.of(data)
+        if not schema.is_complete:
+            raise InputError(f"{self.directory.path}: a run on tables by a version that did not keep how rows are "
+                             "scaled and encoded; train it again")  # fmt: skip
+        return replace(samples, schema=schema)
 
     def picture_shape(self) -> Shape:
         """Return the shape of the training pictures, to which pictures are decoded for prediction.
