@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import shutil
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,11 @@ def test_peft_gives_an_exported_transformer_the_same_scores(tmp_path: Path) -> N
     loaded = peft.PeftModel.from_pretrained(base, str(tmp_path / "out")).eval()
     data = ff.data.load("parquet", 3, data_dir=settings["data_dir"], tokenizer=str(tmp_path / "bert"))
     x = data.test[0].long()
+    with pytest.raises(
+        SystemExit, match=r"^load\.py: there is no .*out/bert; put it there, or change PATH in load\.py"
+    ):
+        runpy.run_path(str(tmp_path / "out" / "load.py"))
+    shutil.copytree(tmp_path / "bert", tmp_path / "out" / "bert")
     with torch.no_grad():
         scores, trained = loaded(input_ids=x, attention_mask=(x != 0).long()).logits, run.model.eval()(x)
         from_snippet = runpy.run_path(str(tmp_path / "out" / "load.py"))["model"]
@@ -176,3 +182,30 @@ def test_another_format_is_one_line(fedflat, tmp_path: Path) -> None:
     finished(tmp_path / "run")
     code, _, err = fedflat("export run out --format pickle")
     assert (code, err) == (2, "fedflat: --format must be safetensors or onnx, got 'pickle'\n")
+
+
+def own_model(folder: Path) -> str:
+    """Write a file with a model; return its reference."""
+    folder.mkdir()
+    (folder / "net.py").write_text(
+        "from torch import nn\n\n\ndef small(classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
+    )
+    return f"{folder / 'net.py'}:small"
+
+
+def test_a_model_of_ones_own_is_loaded_with_the_readers_permission(tmp_path: Path) -> None:
+    """On another machine, where the exporter's folder is not there: no file names it."""
+    with ff.allow_code():
+        run = finished(tmp_path / "run", model={"name": own_model(tmp_path / "mine")})
+        model = run.model
+        assert export(run, tmp_path / "out") == ["model.safetensors", "net.py", "load.py", "README.md"]
+    (tmp_path / "mine").rename(tmp_path / "elsewhere")
+    moved = (tmp_path / "out").rename(tmp_path / "moved")
+    assert [path.name for path in moved.iterdir() if str(tmp_path).encode() in path.read_bytes()] == []
+    script = moved / "load.py"
+    with pytest.raises(SystemExit, match=r"^load\.py: the model is code, net\.py:small; read it, then set ALLOW_CODE"):
+        runpy.run_path(str(script))
+    script.write_text(script.read_text().replace("ALLOW_CODE = False", "ALLOW_CODE = True"))
+    x = torch.rand(5, 1, 8, 8)
+    assert torch.equal(runpy.run_path(str(script))["model"](x), model(x))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -33,13 +33,14 @@ from ..data.tables import TableRows
 from ..engine.evaluation import classes_of
 from ..files import make_folder, read_text, write_atomically, write_text
 from .csv_text import csv_line
+from .load_script import SNIPPET, Kind, load_script, onnx_script, own_file
 from .model_card import CARD, base_model, model_card
 from .onnx_file import onnx_bytes
 
 if TYPE_CHECKING:
     from .run_directory import Format, StoredRun
 
-MODEL, BASE, ONNX, SNIPPET = "model.safetensors", "base.safetensors", "model.onnx", "load.py"
+MODEL, BASE, ONNX = "model.safetensors", "base.safetensors", "model.onnx"
 TABLES = (".csv", ".parquet")  # formats of predictions
 Samples = tuple[list[str], Iterator[Any]]  # the names of all samples, and an iterator over pieces of the samples
 AT_ONCE, BYTES = 1024, 2**28  # most samples of a piece, and most bytes of their pixels
@@ -67,111 +68,36 @@ def _write_onnx(run: StoredRun, folder: Path) -> list[str]:
     content = onnx_bytes(run.model, run.samples)
     make_folder(folder)
     write_atomically(folder / ONNX, lambda path: path.write_bytes(content))
-    given = "as it was given for training, before any scaling" if run.samples.schema is None else "of encoded() rows"
-    write_text(folder / SNIPPET, _ONNX_SNIPPET.format(given=given) + _encoding(run.samples))
+    write_text(folder / SNIPPET, onnx_script(run.samples))
     return [ONNX, SNIPPET]
 
 
 def _write_tensors(run: StoredRun, folder: Path) -> list[str]:
     """Write the parameters of the adapter, or of the model, as safetensors."""
     model, initial = run.model, run.initial_model
+    network, own, kind = adapted_network(model), own_file(initial), cast("Kind", "model")
     make_folder(folder)
-    network = adapted_network(model)
     if network is None:
         _write_state(model, folder / MODEL)
-        names, snippet = [MODEL], _MODEL_SNIPPET
+        names = [MODEL]
     else:
-        names, snippet = export_adapter(network, folder, base_model(initial.options)), _ADAPTER_SNIPPET
+        names, kind = export_adapter(network, folder, base_model(initial.options)), "adapter"
         if all(initial.options.get(name) is None for name in ("path", "pretrained")):  # the base has random weights
             _write_state(network_of(replace(initial, adapter=None).module()), folder / BASE)
-            names, snippet = [*names, BASE], _FRESH_SNIPPET
-    options = "".join(f", {name}={value!r}" for name, value in initial.options.items())
-    built = f"fedflat.models.build({initial.model!r}, classes={initial.classes}, shape={initial.shape}{options})"
-    if network is not None and hasattr(network.base_model.model, "base_model_prefix"):
-        built += ".network"
-    write_text(folder / SNIPPET, snippet.format(built=built) + _encoding(run.samples))
+            names, kind = [*names, BASE], "fresh"
+    if own is not None:
+        code = read_regular(own, MAX_FILE_BYTES)
+        write_atomically(folder / own.name, lambda path: path.write_bytes(code))
+        names = [*names, own.name]
+    inner = network is not None and hasattr(network.base_model.model, "base_model_prefix")
+    write_text(folder / SNIPPET, load_script(initial, run.samples, kind, ".network" if inner else ""))
     return [*names, SNIPPET]
-
-
-def _encoding(kind: SampleKind) -> str:
-    """Return the code that encodes the rows of a table for a model that was trained on them; else an empty text."""
-    if kind.schema is None:
-        return ""
-    some = kind.schema
-    numbers = dict(zip(some.numeric_columns, zip(some.means, some.deviations, strict=True), strict=True))
-    categories = dict(zip(some.categorical_columns, map(list, some.categories), strict=True))
-    return _ENCODING_SNIPPET.format(numbers=numbers, categories=categories, fills=some.missing == "fill")
 
 
 def _write_state(model: nn.Module, path: Path) -> None:
     """Write all parameters and buffers of `model`, by name, to a safetensors file."""
     state = {name: x.detach().cpu().contiguous().clone() for name, x in model.state_dict().items()}
     write_atomically(path, lambda temporary: temporary.write_bytes(save(state)))
-
-
-_ONNX_SNIPPET = """\
-from pathlib import Path
-
-import onnxruntime
-
-session = onnxruntime.InferenceSession(Path(__file__).parent / "model.onnx", providers=["CPUExecutionProvider"])
-
-
-def scores(x):
-    \"""Return the scores (n, k) of samples x (n, ...), an array {given}.\"""
-    return session.run(["scores"], {{"x": x}})[0]
-"""
-_MODEL_SNIPPET = """\
-from pathlib import Path
-
-import fedflat
-from safetensors.torch import load_file
-
-model = {built}
-model.load_state_dict(load_file(Path(__file__).parent / "model.safetensors"))
-model.eval()
-"""
-_ADAPTER_SNIPPET = """\
-from pathlib import Path
-
-import fedflat
-from peft import PeftModel
-
-base = {built}
-model = PeftModel.from_pretrained(base, str(Path(__file__).parent))
-model.eval()
-"""
-_FRESH_SNIPPET = """\
-from pathlib import Path
-
-import fedflat
-from peft import PeftModel
-from safetensors.torch import load_file
-
-folder = Path(__file__).parent
-base = {built}
-base.load_state_dict(load_file(folder / "base.safetensors"))
-model = PeftModel.from_pretrained(base, str(folder))
-model.eval()
-"""
-_ENCODING_SNIPPET = """
-
-# The model takes rows of a table as encoded() returns them, not their raw numbers.
-NUMBERS = {numbers}  # mean and deviation by column
-CATEGORIES = {categories}
-FILLS = {fills}  # whether a value may be missing
-
-
-def encoded(row):
-    \"""Return the features of a row, a dict of values by column, as a list; a value that is missing is None.\"""
-    for name in (*NUMBERS, *CATEGORIES):
-        if row[name] is None and not FILLS:
-            raise ValueError(f"{{name}} has no value")
-        if name in CATEGORIES and row[name] not in (None, *CATEGORIES[name]):
-            raise ValueError(f"{{name}} has {{row[name]!r}}, which is none of its categories")
-    numbers = [0.0 if row[x] is None else (float(row[x]) - mean) / by for x, (mean, by) in NUMBERS.items()]
-    return numbers + [float(row[name] == one) for name, known in CATEGORIES.items() for one in known]
-"""
 
 
 def predict_file(run: StoredRun, source: Path, out: Path, scores: bool, probabilities: bool, progress: Progress) -> int:
