@@ -152,11 +152,13 @@ def test_other_tasks_have_a_column_for_each_output(fedflat, task: str, tmp_path:
     assert (code, "a regression has none" in err) == ((2, True) if task == "regression" else (0, False))
 
 
-def test_the_folder_of_a_federation_is_refused(fedflat, tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ["predict site --input x.npz --out c.csv", "export site out"])
+def test_the_folder_of_a_federation_is_refused(fedflat, line: str, tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / STUDY).touch()
-    code, _, err = fedflat("predict site --input x.npz --out c.csv")
+    code, _, err = fedflat(line)
     assert (code, err.count("\n")) == (2, 1)
+    assert "load site/model.safetensors into a model" in err
     assert "site holds a federation, whose server does not know the kind of its clients' samples" in err
 
 

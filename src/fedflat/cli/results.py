@@ -282,13 +282,20 @@ def predict(
 
     if code:
         context.with_resource(allow_code())
-    if is_federation(run):
-        raise InputError(f"{run} holds a federation, whose server does not know the kind of its clients' samples; in "
-                         f"Python load {run / 'model.safetensors'} into a model")  # fmt: skip
+    _refuse_federation(run)
     console = Console()
     with console.bars(counted=True) as progress:
         number = predict_file(StoredRun.open(run), source, out, scores, probabilities, progress)
     console.say(f"{number:,} predictions: {out}")
+
+
+def _refuse_federation(folder: Path) -> None:
+    """Raise InputError if the folder holds a federation: its server does not know what a sample is."""
+    if is_federation(folder):
+        raise InputError(
+            f"{folder} holds a federation, whose server does not know the kind of its clients' samples; in Python load "
+            f"{folder / 'model.safetensors'} into a model, see docs/howto/use_the_model.md"
+        )
 
 
 def export(
@@ -312,6 +319,7 @@ def export(
 
     if code:
         context.with_resource(allow_code())
+    _refuse_federation(run)
     if format not in get_args(Format):
         raise InputError(f"--format must be {' or '.join(get_args(Format))}, got {shortened(format)!r}")
     for name in writing.export(StoredRun.open(run), folder, cast("Format", format)):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -75,7 +75,8 @@ def _write_onnx(run: StoredRun, folder: Path) -> list[str]:
 def _write_tensors(run: StoredRun, folder: Path) -> list[str]:
     """Write the parameters of the adapter, or of the model, as safetensors."""
     model, initial = run.model, run.initial_model
-    network, own, kind = adapted_network(model), own_file(initial), cast("Kind", "model")
+    network, own = adapted_network(model), own_file(initial)
+    kind: Kind = "model"
     make_folder(folder)
     if network is None:
         _write_state(model, folder / MODEL)
