@@ -76,6 +76,19 @@ def test_three_sites_are_three_clients_with_the_numbers_of_other_libraries(tmp_p
     assert len(data.test[1]) == 36
 
 
+def test_a_column_that_names_each_row_is_no_category_unless_stated(tmp_path: Path) -> None:
+    """Its texts would be stated to all sites as categories. Nine rows may have nine categories."""
+    rows = [f"p{i},{i},{CLASSES[i % 3]}" for i in range(10)]
+    write(tmp_path / "train.csv", rows, "patient_id,age,outcome")
+    with refused("column 'patient_id' has another text in each of its 10 rows, such as 'p0'", "categorical_columns"):
+        load(tmp_path, label_columns="outcome")
+    assert load(tmp_path, label_columns="outcome", numeric_columns="age").shape == (1,)
+    stated = {"numeric_columns": "age", "categorical_columns": "patient_id"}
+    assert load(tmp_path, label_columns="outcome", **stated).shape == (11,)
+    write(tmp_path / "few" / "train.csv", rows[:9], "patient_id,age,outcome")
+    assert load(tmp_path / "few", label_columns="outcome").shape == (10,)
+
+
 def test_a_site_without_a_class_numbers_the_others_as_the_study_does(tmp_path: Path) -> None:
     """The third site has benign and malignant; in the study malignant is the first of three."""
     write(tmp_path / "train.csv", ["1,yes", "2,no", "3,yes"], "age,outcome")

@@ -20,6 +20,7 @@ from .readers.untrusted_files import MAX_SAMPLES, expect, file_error, listed
 from .schema import DEFAULT_LABEL, DEFAULT_USER, Schema
 
 MAX_CATEGORIES = 100  # of a column that is not named as categorical
+FEW_ROWS = 10  # in fewer rows each category may well occur only once
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 WHOLE = 2**53  # above it a float64 cannot hold every integer
 
@@ -121,6 +122,7 @@ class ColumnFacts:
     texts: set[str] = field(default_factory=set)  # different values, some only of a column that has too many
     has_numbers: bool = False
     other: str | None = None  # a value that is no number
+    filled: int = 0  # number of rows with a value
     number: int = 0  # of numbers
     mean: float = 0.0
     squares: float = 0.0  # sum of squared deviations from the mean
@@ -128,6 +130,7 @@ class ColumnFacts:
     def add(self, rows: TableRows) -> None:
         """Take in some rows."""
         values = [value for value in rows.values[self.name] if value is not None]
+        self.filled += len(values)
         if self.is_numeric is True:
             self._add(rows.numbers(self.name))
         elif self.is_numeric is False:
@@ -147,6 +150,9 @@ class ColumnFacts:
             expect(len(self.texts) <= MAX_CATEGORIES, file, f"{column} has more than {MAX_CATEGORIES} different texts, "
                    f"{shown}: {hint}, without the columns that are not to be used")  # fmt: skip
         checked_names(tuple(sorted(self.texts)), f"category of {self.name}")
+        found, names_rows = self.is_numeric is None, len(self.texts) == self.filled >= FEW_ROWS
+        expect(not (found and names_rows), file, f"{column} has another text in each of its {self.filled} rows, such "
+               f"as {_shown(self.other)}, as a patient has a number: {hint}, without it unless it is meant")  # fmt: skip
 
     def _find_out(self, values: Sequence[str]) -> None:
         found = as_numbers(values)
