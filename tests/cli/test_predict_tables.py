@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -137,12 +138,24 @@ def test_an_export_has_the_code_that_encodes_rows(fedflat, format: str, table: d
         assert '"numeric_columns": ["age"]' in described.value
 
 
-def test_a_run_without_its_schema_asks_for_training_again(table: dict[str, list]) -> None:
-    """As a folder of a version that did not keep it."""
+def rewrite_schema(change: Callable[[dict], object]) -> None:
+    """Change the kind of samples in the run's summary."""
     path = Path("run/summary.json")
     content = json.loads(path.read_text())
-    del content["samples"]["schema"]
+    change(content["samples"])
     path.write_text(json.dumps(content))
     Path("run/SHA256SUMS").unlink()
+
+
+def test_a_run_without_its_schema_asks_for_training_again(table: dict[str, list]) -> None:
+    """As a folder of a version that did not keep it."""
+    rewrite_schema(lambda samples: samples.pop("schema"))
     with pytest.raises(InputError, match="did not keep how rows are scaled and encoded; train it again"):
         ff.load_run("run").predict(pa.table(table))
+
+
+def test_a_schema_that_does_not_fit_is_one_line(table: dict[str, list]) -> None:
+    rewrite_schema(lambda samples: samples["schema"].update(means=[], deviations=[]))
+    with pytest.raises(InputError, match=r"summary\.json.*not a schema of a table") as error:
+        ff.load_run("run").predict(pa.table(table))
+    assert len(str(error.value).splitlines()) == 1

@@ -152,7 +152,7 @@ class ColumnFacts:
         checked_names(tuple(sorted(self.texts)), f"category of {self.name}")
         found, names_rows = self.is_numeric is None, len(self.texts) == self.filled >= FEW_ROWS
         expect(not (found and names_rows), file, f"{column} has another text in each of its {self.filled} rows, such "
-               f"as {_shown(self.other)}, as a patient has a number: {hint}, without it unless it is meant")  # fmt: skip
+               f"as {_shown(self.other)}, as patients have numbers: {hint}, without it unless it is meant")  # fmt: skip
 
     def _find_out(self, values: Sequence[str]) -> None:
         found = as_numbers(values)
