@@ -124,7 +124,7 @@ class FederationData:
     @property
     def is_private(self) -> bool:
         """Whether the rounds have differential privacy."""
-        return any(name.startswith("privacy.") for name in self.settings)
+        return "privacy" in self.settings
 
     @property
     def is_complete(self) -> bool:

@@ -60,7 +60,7 @@ def test_an_app_for_own_samples_shows_where_they_come_from(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changes", "settings", "line"),
     [({}, {"clients": 4}, "clients is 4, and the study's data.clients 5"),
-     ({"loss": "regression"}, {"clients": 5}, "loss = 'regression': digits has classes; let clients"),
+     ({"loss": "regression"}, {"clients": 5}, "loss = 'regression': digits has other labels; let clients"),
      ({"data": {"name": "npz", "clients": 5}}, {"clients": 5}, "data.name = 'npz' is for simulations"),
      ({"participation": 5}, {"clients": 3, "shape": "6", "classes": 2}, "participation"),
      ({"probes": ["sharpness"]}, {"clients": 5}, "probes need all clients' samples"),

@@ -132,7 +132,7 @@ def test_who_is_no_client_is_refused_by_name(tmp_path: Path, monkeypatch: pytest
     assert not (federation.out / "checkpoint").exists() or not any((federation.out / "checkpoint").iterdir())
     assert federation.events("failed")[0]["reason"] == str(e.value)
     monkeypatch.setattr("fedflat.federation.flower.server_app.version", lambda: "0.0.9")
-    with failing(GatheringError, "client-0: version is 0.1.0, the server's 0.0.9"):
+    with failing(GatheringError, f"client-0: version is {ff.__version__}, the server's 0.0.9"):
         federation.serve()
 
 
