@@ -23,7 +23,7 @@ SPECS: dict[str, type[Experiment]] = {"run": RunSpec, "compare": StudySpec, "wor
 
 
 def commands_of(text: str) -> list[list[str]]:
-    """The words of each line of a block; a line that ends in a backslash goes on."""
+    """The words of each line of a block; a backslash at the end of a line continues it."""
     return [shlex.split(line, comments=True) for line in text.replace("\\\n", " ").splitlines()]
 
 

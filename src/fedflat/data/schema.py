@@ -86,7 +86,7 @@ class Schema:
 
     @property
     def feature_columns(self) -> tuple[str, ...]:
-        """The columns of which the features of a row are made, in their order."""
+        """The columns that make up the features of a row, in their order."""
         return (*self.numeric_columns, *self.categorical_columns)
 
     @property

@@ -33,7 +33,7 @@ from ..data.tables import TableRows
 from ..engine.evaluation import classes_of
 from ..files import make_folder, read_text, write_atomically, write_text
 from .csv_text import csv_line
-from .load_script import SNIPPET, Kind, load_script, onnx_script, own_file
+from .load_script import SNIPPET, ExportKind, load_script, onnx_script, own_file
 from .model_card import CARD, base_model, model_card
 from .onnx_file import onnx_bytes
 
@@ -76,7 +76,7 @@ def _write_tensors(run: StoredRun, folder: Path) -> list[str]:
     """Write the parameters of the adapter, or of the model, as safetensors."""
     model, initial = run.model, run.initial_model
     network, own = adapted_network(model), own_file(initial)
-    kind: Kind = "model"
+    kind: ExportKind = "model"
     make_folder(folder)
     if network is None:
         _write_state(model, folder / MODEL)

@@ -12,7 +12,7 @@ from ..rounds.run_model import InitialModel
 from .model_card import HUB
 
 SNIPPET = "load.py"
-Kind = Literal["model", "adapter", "fresh"]  # the last one is an adapter whose base has random weights, beside it
+ExportKind = Literal["model", "adapter", "fresh"]  # the last one is an adapter whose base has random weights, beside it
 
 
 def onnx_script(samples: SampleKind) -> str:
@@ -21,7 +21,7 @@ def onnx_script(samples: SampleKind) -> str:
     return _ONNX_SNIPPET.format(given=given) + _encoding(samples)
 
 
-def load_script(initial: InitialModel, samples: SampleKind, kind: Kind, part: str) -> str:
+def load_script(initial: InitialModel, samples: SampleKind, kind: ExportKind, part: str) -> str:
     """Return the program that loads the parameters of the exported model.
 
     It finds files beside itself and names no path of this machine. part: what is taken of the built model, such as
@@ -147,4 +147,4 @@ def encoded(row):
     numbers = [0.0 if row[x] is None else (float(row[x]) - mean) / by for x, (mean, by) in NUMBERS.items()]
     return numbers + [float(row[name] == one) for name, known in CATEGORIES.items() for one in known]
 """
-_SNIPPETS: dict[Kind, str] = {"model": _MODEL_SNIPPET, "adapter": _ADAPTER_SNIPPET, "fresh": _FRESH_SNIPPET}
+_SNIPPETS: dict[ExportKind, str] = {"model": _MODEL_SNIPPET, "adapter": _ADAPTER_SNIPPET, "fresh": _FRESH_SNIPPET}

@@ -22,7 +22,7 @@ from .compressed_fields import decoded, encoded
 
 COMPRESSED = "|u1"  # bytes, whose meaning the receiver knows
 DTYPES = {torch.float32: "<f4", torch.float64: "<f8"}  # in numpy's notation: little-endian
-IN_FULL: Mapping[str, Compression] = {}  # no field is compressed
+NOTHING_COMPRESSED: Mapping[str, Compression] = {}  # no field is compressed
 QUOTED = 60  # characters of a received value that an error message repeats
 R = TypeVar("R", bound=Record)
 
@@ -40,7 +40,7 @@ class PackedTensor:
     data: bytes
 
 
-def pack(record: Record, compressed: Mapping[str, Compression] = IN_FULL) -> dict[str, PackedTensor]:
+def pack(record: Record, compressed: Mapping[str, Compression] = NOTHING_COMPRESSED) -> dict[str, PackedTensor]:
     """Convert the fields of a record (width,) to bytes, except fields of width 0, which the method does not use.
 
     compressed: how fields of the record are compressed, by name.
@@ -59,7 +59,7 @@ def pack(record: Record, compressed: Mapping[str, Compression] = IN_FULL) -> dic
 
 def unpack(
     record: type[R], widths: Mapping[str, int], dtype: torch.dtype, packed: Mapping[str, PackedTensor],
-    compressed: Mapping[str, Compression] = IN_FULL,
+    compressed: Mapping[str, Compression] = NOTHING_COMPRESSED,
 ) -> R:  # fmt: skip
     """Return the record (width,) that was given to `pack`, in newly allocated memory.
 
