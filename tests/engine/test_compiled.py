@@ -83,8 +83,8 @@ def test_a_linear_layer_of_sequences_stays_the_same() -> None:
 @pytest.mark.usefixtures("traced")
 def test_a_watched_round_is_seen_and_not_compiled() -> None:
     """A probe of what happens inside a round, in between; nothing else changes."""
-    plain = trajectory(simulation(find("FedSAM")(), executor="compiled"))
-    probed = simulation(find("FedSAM")(), executor="compiled", probes=["perturbation_drift"], probe_every=2)
+    plain = trajectory(simulation(find("FedSAM")(), executor="compiled", rounds=3))
+    probed = simulation(find("FedSAM")(), executor="compiled", rounds=3, probes=["perturbation_drift"], probe_every=2)
     assert torch.equal(trajectory(probed), plain)
     assert probed.history[1]["perturbation_drift"] > 0
 

@@ -207,7 +207,7 @@ def test_every_partition(name: str) -> None:
         trained(nn.Linear(6, 3), data, "stacked", device)
 
 
-FEW = {"eigenvalues": {"most": 5}, "trace": {"most": 20}, "density": {"probes": 2, "steps": 3}, "lpf": {"draws": 2}}
+FEW = {"eigenvalues": {"most": 5}, "trace": {"most": 4}, "density": {"probes": 2, "steps": 3}, "lpf": {"draws": 2}}
 
 
 @pytest.mark.slow
@@ -233,7 +233,7 @@ def test_a_run_with_everything() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", chosen(EXECUTORS[1:], EXECUTORS))
 def test_dropout(executor: str) -> None:
     module = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Dropout(0.3), nn.Linear(7, 3))
     with MetaDevice() as device:
@@ -347,10 +347,11 @@ def test_nothing_that_never_ran_on_a_gpu_is_chosen_for_one(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ROUNDS)
-def test_the_docs_state_what_is_counted(name: str) -> None:
+@pytest.mark.parametrize(("name", "executor"), in_turns(ROUNDS, EXECUTORS))
+def test_the_docs_state_what_is_counted(name: str, executor: str) -> None:
     page = (Path(__file__).parents[2] / "docs" / "tests.md").read_text()
     [row] = [line.split("|")[2:-1] for line in page.splitlines() if line.startswith(f"| {name} |")]
-    now = [int(cell.split(" to ")[1]) for cell in row]
-    found = [counted(name, executor) for executor in EXECUTORS]
-    assert now == [n for one in found for n in (one.steps, one.cohort + one.rest)]
+    column = 2 * EXECUTORS.index(executor)
+    stated = [int(cell.split(" to ")[1]) for cell in row[column : column + 2]]
+    found = counted(name, executor)
+    assert stated == [found.steps, found.cohort + found.rest]

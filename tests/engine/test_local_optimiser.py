@@ -14,7 +14,7 @@ import fedflat as ff
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.methods import FedAvg, FedGMT, FedSAM, MimeLite, find
-from support.effort import chosen, skip_refused
+from support.effort import chosen, covering_methods, for_few_rounds, in_turns, skip_refused
 from support.federation import federation, simulation, tanh_network, whole_and_resumed
 
 SIZES = (12, 8, 16)
@@ -77,12 +77,13 @@ OPTIMISERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMISERS)
-def test_executors_agree(covering_method: Method, name: str) -> None:
+@pytest.mark.parametrize(("name", "optimiser"), in_turns(covering_methods(), list(OPTIMISERS)))
+def test_executors_agree(name: str, optimiser: str) -> None:
     """Also for clients with uneven numbers of steps, which leave the stack one after another."""
-    client = OPTIMISERS[name] | {"batch_size": 4, "max_norm": 1.0, "weight_decay": 0.01}
-    skip_refused(lambda: simulation(covering_method, client=client))
-    one, many = (trained(covering_method, client=client, executor=executor).w for executor in ("sequential", "stacked"))
+    method = for_few_rounds(find(name))
+    client = OPTIMISERS[optimiser] | {"batch_size": 4, "max_norm": 1.0, "weight_decay": 0.01}
+    skip_refused(lambda: simulation(method, client=client))
+    one, many = (trained(method, client=client, executor=executor).w for executor in ("sequential", "stacked"))
     torch.testing.assert_close(many, one, rtol=1e-11, atol=1e-12)
 
 
@@ -95,9 +96,12 @@ def test_a_compiled_step_has_the_state_of_the_optimiser() -> None:
     torch.testing.assert_close(compiled.w, one.w, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIMISERS if "kept" in name])
-def test_a_kept_state_is_resumed_to_the_same_bits(covering_method: Method, name: str, tmp_path: Path) -> None:
-    """And by workers; with parts that stay, the state covers them, too."""
+KEPT = [name for name in OPTIMISERS if "kept" in name]
+
+
+@pytest.mark.parametrize(("name", "optimiser"), in_turns(covering_methods(), KEPT))
+def test_a_kept_state_is_resumed_to_the_same_bits(name: str, optimiser: str, tmp_path: Path) -> None:
+    """With parts that stay, the state covers them, too."""
     settings = {
         "data": federation(SIZES),
         "participation": 2,
@@ -105,11 +109,11 @@ def test_a_kept_state_is_resumed_to_the_same_bits(covering_method: Method, name:
         "executor": "sequential",
         "keep": ["2.bias"],
     }
-    client = {"lr_decay": 1.0, "batch_size": 4} | OPTIMISERS[name]
-    skip_refused(lambda: simulation(covering_method, client=client, **settings))
-    whole, resumed = whole_and_resumed(lambda: simulation(covering_method, client=client, **settings), 3, tmp_path)
+    method, client = for_few_rounds(find(name)), {"lr_decay": 1.0, "batch_size": 4} | OPTIMISERS[optimiser]
+    skip_refused(lambda: simulation(method, client=client, **settings))
+    whole, resumed = whole_and_resumed(lambda: simulation(method, client=client, **settings), 3, tmp_path)
     assert torch.equal(resumed.w, whole.w)
-    other = simulation(covering_method, client=client | {"optimizer_state": "zero"}, **settings)
+    other = simulation(method, client=client | {"optimizer_state": "zero"}, **settings)
     for _ in other:
         pass
     assert not torch.equal(other.w, whole.w), "or nothing was kept"

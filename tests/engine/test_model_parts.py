@@ -19,7 +19,7 @@ from fedflat.core.errors import InputError
 from fedflat.core.objective import Batch, Objective
 from fedflat.core.partial_model import Division
 from fedflat.methods import FedAvg, FedGMT, FedProx, FedSAM, MimeLite, find
-from support.effort import skip_refused
+from support.effort import covering_methods, for_few_rounds, in_turns, skip_refused
 from support.federation import federation, whole_and_resumed
 
 SIZES = (12, 8, 16)
@@ -195,11 +195,10 @@ def test_clipping_without_the_proximal_term_is_that_of_what_is_sent() -> None:
     assert_same_numbers(sim.client_model(0), expected)
 
 
-@pytest.mark.parametrize("settings", RESUMED, ids=str)
-def test_a_run_resumes_to_the_same_bits(
-    settings: Mapping[str, object], covering_method: ff.Method, tmp_path: Path
-) -> None:
-    make = lambda: simulation(covering_method, **settings, participation=2, weights="uniform")  # noqa: E731
+@pytest.mark.parametrize(("name", "settings"), in_turns(covering_methods(), RESUMED), ids=str)
+def test_a_run_resumes_to_the_same_bits(name: str, settings: Mapping[str, object], tmp_path: Path) -> None:
+    method = for_few_rounds(find(name))
+    make = lambda: simulation(method, **settings, participation=2, weights="uniform")  # noqa: E731
     skip_refused(make)
     whole, resumed = whole_and_resumed(make, 2, tmp_path)
     assert torch.equal(resumed.w, whole.w)

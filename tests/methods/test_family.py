@@ -1,6 +1,6 @@
 """The family tree: which method with which hyper-parameter is which other one, on real minibatches.
 
-Every pair runs seven rounds with partial participation and uneven clients in float64; no weight
+Every pair runs five rounds with partial participation and uneven clients in float64; no weight
 decay and no clipping, because those act after the direction. See the references in each method.
 """
 
@@ -23,7 +23,7 @@ def make(name: str, **hyper: object) -> Method:
 
 
 @cache
-def end(method: Method, executor: str = "auto", rounds: int = 7) -> torch.Tensor:
+def end(method: Method, executor: str = "auto", rounds: int = 5) -> torch.Tensor:
     """The last model of a run; many pairs share one."""
     return final_w(method, executor=executor, rounds=rounds)
 
