@@ -41,7 +41,8 @@ METHODS = {"FedSAM": find("FedSAM")(), "FedSpeed": find("FedSpeed")(mix=0.7), "M
 @pytest.mark.parametrize(("name", "method"), in_turns(OPTIONS, list(METHODS)))
 def test_stacks_train_as_one_client_after_another(name: str, method: str) -> None:
     """Also clients with uneven numbers of steps, which leave the stack one after another."""
-    one, many = (final_w(METHODS[method], perturbation=OPTIONS[name], executor=kind) for kind in ("sequential", "stacked"))
+    settings = {"method": METHODS[method], "perturbation": OPTIONS[name]}
+    one, many = (final_w(**settings, executor=kind) for kind in ("sequential", "stacked"))
     torch.testing.assert_close(many, one, rtol=1e-11, atol=1e-12)
 
 

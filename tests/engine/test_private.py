@@ -28,6 +28,7 @@ PRIVACY = ff.Privacy(epsilon=1000.0, delta=0.01, clip=CLIP, rate=RATE, noise_mul
 
 def private(method: Method | None = None, privacy: ff.Privacy = PRIVACY, **changes) -> ff.Simulation:
     settings = {
+        "rounds": 7,
         "participation": 1.0,
         "client": {"epochs": None, "steps": 4},
         "privacy": privacy,

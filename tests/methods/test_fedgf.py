@@ -56,9 +56,9 @@ def test_transcription_with_adaptive_c(limit: float, whole: bool) -> None:
 
 def test_c_is_the_share_of_far_rounds_in_the_window() -> None:
     """With a threshold between the drifts, c follows the rounds' drifts, over as many rounds as there are."""
-    drifts = [r.metrics["drift"] for r in simulation(FedGF(c=0.0))]
+    drifts = [r.metrics["drift"] for r in simulation(FedGF(c=0.0), rounds=7)]
     limit = float(np.median(drifts))
-    reported = [r.metrics for r in simulation(FedGF(threshold=limit, window=2))]
+    reported = [r.metrics for r in simulation(FedGF(threshold=limit, window=2), rounds=7)]
     far = [m["drift"] > limit for m in reported]
     expected = [0.0] + [float(np.mean(far[max(0, t - 2) : t])) for t in range(1, len(far))]
     assert [m["c"] for m in reported] == expected

@@ -14,8 +14,9 @@ from fedflat.core.method import Method
 from fedflat.core.method_contract import CONTRACT
 from fedflat.core.wrapper import label_of
 from fedflat.methods import all_methods, find
+from support import federation
 from support.effort import chosen, in_test_all, in_turns
-from support.federation import simulation, tanh_network
+from support.federation import tanh_network
 from support.problem import Problem, assert_agrees, unit
 
 SWA, FedAvg, FedSAM, Scaffold = map(find, ("SWA", "FedAvg", "FedSAM", "Scaffold"))
@@ -110,6 +111,11 @@ FAMILY = {
 }
 over_bases = pytest.mark.parametrize("base", FAMILY.values(), ids=FAMILY)
 BOTH = ["sequential", "stacked"]
+
+
+def simulation(method: Method, **changes) -> ff.Simulation:
+    """Of seven rounds, which have several cycles."""
+    return federation.simulation(method, **{"rounds": 7} | changes)
 
 
 def models_of(sim: ff.Simulation) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
