@@ -431,7 +431,8 @@ def test_a_correlation_is_spearmans_with_all_draws_of_seeds_and_methods() -> Non
 # Real runs
 
 
-MODEL = {"name": "cnn", "options": {"width": 2}}
+# The study's executor is "compiled", whose steps take most of a second to trace: longer than these runs.
+CHANGES = {"model": {"name": "cnn", "options": {"width": 2}}, "executor": "stacked"}
 # As in the study, with few draws: the trace of a model that is hardly trained is near 0, so that its error stays large.
 MEASURES = (
     "gradient-norm", "sharpness", {"name": "eigenvalues", "k": 1, "most": 5},
@@ -457,7 +458,7 @@ def carried_out(run: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Pa
     ]
     run.MEASURES = MEASURES
     torch.set_num_threads(1)  # as in tests: the last bits of a measure depend on it
-    run.carry_out(folder / "sets", folder / "runs", Jobs(1), import_module("plan").Plan(**SMALL), model=MODEL)
+    run.carry_out(folder / "sets", folder / "runs", Jobs(1), import_module("plan").Plan(**SMALL), **CHANGES)
     return folder / "runs"
 
 
@@ -499,7 +500,7 @@ def test_a_killed_study_goes_on_and_says_no_accuracy(
     assert len(run.rows_of(carried_out)) == len(before) - 1
     with pytest.raises(InputError, match="another study"):
         run.carry_out(carried_out, carried_out, Jobs(1), small)
-    run.carry_out(carried_out.parent / "sets", carried_out, Jobs(1), small, model=MODEL)
+    run.carry_out(carried_out.parent / "sets", carried_out, Jobs(1), small, **CHANGES)
     after = run.rows_of(carried_out)
     changed = {key for old, new in zip(before, after, strict=True) for key in old if old[key] != new[key]}
     assert changed <= {"seconds", "segments"}
@@ -516,7 +517,7 @@ def test_runs_of_another_machine_are_not_trained_again(carried_out: Path, run: M
     for name, table in whole.items():
         keys = [collect.key_of(row) == collect.key_of(lost) for row in table.to_pylist()]
         pq.write_table(table.filter(pa.array([not one for one in keys])), tmp_path / "results" / name)
-    run.carry_out(carried_out.parent / "sets", tmp_path / "runs", Jobs(1), small, tmp_path / "results", model=MODEL)
+    run.carry_out(carried_out.parent / "sets", tmp_path / "runs", Jobs(1), small, tmp_path / "results", **CHANGES)
     assert [collect.key_of(row) for row in run.rows_of(tmp_path / "runs")] == [collect.key_of(lost)]
     collect.collect(tmp_path / "runs", tmp_path / "results")
     for name, table in whole.items():
