@@ -35,6 +35,7 @@ WANTED = {
 }
 
 CELLS = [cell for recipe in all_recipes().values() for cell in recipe.cells()]
+PARTS = 5  # of the combinations that are trained
 
 
 @pytest.mark.parametrize("paper", WANTED)
@@ -142,28 +143,31 @@ def test_every_partition_can_be_made(paper: str, monkeypatch: pytest.MonkeyPatch
             assert data.sizes.min() >= 1
 
 
+@cache
 def combinations() -> dict[str, RunSpec]:
-    """One run for each combination of data, model and method that some cell has."""
+    """One run for each combination of data, model and method that some cell has.
+
+    They are found when a test asks for them: it takes seconds, also in every process that only collects the tests.
+    """
     found: dict[str, RunSpec] = {}
     for cell in CELLS:
         for run in cell.study().runs()[: len(cell.recipe.item.use)]:
-            found.setdefault(_words(run), run)
+            found.setdefault(f"{run.data.name} {run.model.name} {run.method.name}", run)
     return found
 
 
-def _words(run: RunSpec) -> str:
-    return f"{run.data.name} {run.model.name} {run.method.name}"
-
-
-def covering(runs: dict[str, RunSpec]) -> dict[str, RunSpec]:
-    """A run of each model, and one for each other data set and method of the recipes.
+@cache
+def covering() -> dict[str, RunSpec]:
+    """A combination of each model, and one for each other data set and method of the recipes.
 
     The latter have small models, the recipe's or an MLP in its place, for the sake of time and memory.
     """
-    found = {run.model.name: run for run in reversed(runs.values())}  # with the first method, mostly FedAvg
+    every = combinations()
+    of_model = {run.model.name: name for name, run in reversed(every.items())}  # the first method, mostly FedAvg
+    found = {name: every[name] for name in of_model.values()}
     tried = {name for run in found.values() for name in (run.data.name, run.method.name)}
-    for name in sorted(runs, key=is_large):
-        run = runs[name]
+    for name in sorted(every, key=is_large):
+        run = every[name]
         if not tried >= {run.data.name, run.method.name}:
             tried |= {run.data.name, run.method.name}
             found[name] = run.model_copy(update={"model": ModelSection(name="mlp")}) if is_large(name) else run
@@ -175,16 +179,24 @@ def is_large(name: str) -> bool:
     return any(kind in name for kind in ("resnet", "wrn", "vit"))
 
 
-COMBINATIONS = combinations()
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("synthetic_sets")
-@pytest.mark.parametrize("run", chosen(covering(COMBINATIONS), COMBINATIONS).values(), ids=_words)
-def test_every_combination_trains_for_a_round(run: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_combination_trains_for_a_round(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vit_b_32, "SIZES", chosen(vit_b_32.SIZES | SIZES, vit_b_32.SIZES))
+    runs = list(chosen(covering, combinations)().items())[part::PARTS]
+    assert runs
+    for name, run in runs:
+        try:
+            trains_for_a_round(run, tmp_path / name)
+        except Exception as error:
+            error.add_note(name)
+            raise
+
+
+def trains_for_a_round(run: RunSpec, folder: Path) -> None:
     if run.model.name == "transformer":
-        options = {"path": str(text_folder(tmp_path / "bert", tokens=128))}
+        options = {"path": str(text_folder(folder, tokens=128))}
         run = run.model_copy(update={"model": run.model.model_copy(update={"options": options})})
     sim = small(run).build()
     before = sim.w.clone()
