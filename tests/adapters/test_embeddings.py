@@ -6,7 +6,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
 from torch import Tensor, nn
@@ -88,6 +87,8 @@ def test_merged_weights_are_those_of_the_product_and_keep_the_scores(r: int) -> 
 
 
 def test_peft_reads_the_adapter_of_an_embedding(tmp_path: Path) -> None:
+    import peft  # takes seconds, also of every process that only collects the tests
+
     sim = simulation("both")
     sim.round()
     export_adapter(sim.model, tmp_path)

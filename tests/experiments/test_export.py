@@ -8,7 +8,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
 import transformers
@@ -48,6 +47,8 @@ def news(tmp_path: Path) -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # peft asks transformers for it
 def test_peft_gives_an_exported_transformer_the_same_scores(tmp_path: Path) -> None:
     """peft and transformers alone, without this package, to 1e-6."""
+    import peft  # takes seconds, also of every process that only collects the tests
+
     settings = news(tmp_path)
     run = finished(tmp_path / "run", **settings)
     assert export(run, tmp_path / "out") == ["adapter_config.json", "adapter_model.safetensors", "load.py", "README.md"]

@@ -28,22 +28,20 @@ def most_memory() -> int:
 
 SMALL = {"vocab_size": 50, "max_position_embeddings": 20, "num_labels": 3}
 BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+# By the names of their classes: to look those up imports their modules, also where tests are only collected.
 NETWORKS = {
-    "bert": (transformers.BertForSequenceClassification, transformers.BertConfig, BERT, 0, ("query", "value")),
-    "roberta": (transformers.RobertaForSequenceClassification, transformers.RobertaConfig, BERT, 1, ("query", "value")),
-    "deberta": (
-        transformers.DebertaV2ForSequenceClassification, transformers.DebertaV2Config, BERT, 0,
-        ("query_proj", "value_proj"),
-    ),
+    "bert": ("Bert", BERT, 0, ("query", "value")),
+    "roberta": ("Roberta", BERT, 1, ("query", "value")),
+    "deberta": ("DebertaV2", BERT, 0, ("query_proj", "value_proj")),
     "distilbert": (
-        transformers.DistilBertForSequenceClassification, transformers.DistilBertConfig,
-        {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}, 0, ("q_lin", "v_lin"),
+        "DistilBert", {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}, 0, ("q_lin", "v_lin"),
     ),
 }  # fmt: skip
 
 
 def folder_with(name: str, folder: Path, classes: int = 3) -> tuple[Path, int, tuple[str, ...]]:
-    network, config, sizes, padding, targets = NETWORKS[name]
+    prefix, sizes, padding, targets = NETWORKS[name]
+    network, config = (getattr(transformers, prefix + kind) for kind in ("ForSequenceClassification", "Config"))
     torch.manual_seed(0)
     made = network(config(**SMALL | sizes | {"num_labels": classes}, pad_token_id=padding))
     return saved(made, folder / name), padding, targets
