@@ -10,6 +10,7 @@ import click
 import pytest
 
 from fedflat.core.errors import InputError
+from support.blank_figures import blank_figures  # noqa: F401 (used by every test)
 from support.documented_commands import accept, carry_out, commands_of
 from support.effort import in_test_all
 

@@ -12,6 +12,7 @@ import pytest
 from docs.links import HOME, PICTURES
 from fedflat.cli import main
 from fedflat.methods import all_methods
+from support.blank_figures import blank_figures  # noqa: F401 (used by every test)
 from support.readme import README, ROOT, commands, python_example
 
 MOST_WORDS = 700

@@ -17,6 +17,7 @@ import pytest
 import fedflat as ff
 from fedflat.core import method as core_method
 from fedflat.methods import all_methods
+from support.blank_figures import blank_figures  # noqa: F401 (used by every test)
 from support.effort import chosen, in_test_all
 from support.fresh_process import SOURCE
 
