@@ -22,5 +22,8 @@ ALL = [(name, title) for name in all_methods() for title in NAMED if (name, titl
 _COVERING = [(i + j, (name, title)) for i, name in enumerate(COVERING.values()) for j, title in enumerate(NAMED)]
 # Every setting with several of the methods that differ in what an engine must do, each of those with some settings.
 CELLS = chosen([cell for place, cell in _COVERING if place % 4 == 0 and cell in ALL], ALL)
-# Every setting with a method or two: for what takes longer.
-FEW = chosen([cell for place, cell in _COVERING if place % 8 == 0 and cell in ALL], ALL)
+# Every setting with one of those methods: for what takes longer.
+_IN_TURNS = list(COVERING.values()) * 3
+FEW = chosen(
+    [next((name, title) for name in _IN_TURNS[i:] if (name, title) in ALL) for i, title in enumerate(NAMED)], ALL
+)
