@@ -5,7 +5,9 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from support.browser import CHROMIUM, browse
 from support.studies import study_spec
 
 pytestmark = pytest.mark.slow
+Seen = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +27,19 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     runs = studies.carry_out_study(study_spec(methods=["fedavg", {"name": "fedsam", "rho": 0.2}, "fedgf"]), folder)
     return ff.compare(runs).to_html(folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def seen(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """What is measured in the page, by its name, at a width; the browser is started once for each."""
+
+    @cache
+    def of(width: int, dark: bool = False) -> dict[str, Any]:
+        parts = ", ".join(f"Promise.resolve({script})" for script in MEASURED.values())
+        found = measured(report, tmp_path_factory.mktemp("seen"), width, f"Promise.all([{parts}])", dark)
+        return dict(zip(MEASURED, found, strict=True))
+
+    return of
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; .ci/run installs Debian's")
@@ -46,9 +62,9 @@ class TestInABrowser:
         assert "CONSOLE" in browse(page, 800, tmp_path / "profile")[1]
 
     @pytest.mark.parametrize("width", [600, 1280])
-    def test_the_window_does_not_scroll_sideways(self, report: Path, tmp_path: Path, width: int) -> None:
+    def test_the_window_does_not_scroll_sideways(self, seen: Seen, width: int) -> None:
         """Wide tables scroll inside their own box, which says so and takes the focus of the keyboard."""
-        found = measured(report, tmp_path, width, SCROLLING)
+        found = seen(width)["scrolling"]
         assert found["content"] <= found["window"]
         assert found["wide"] == [width == 600] + [False] * (len(found["wide"]) - 1)
         assert found["hints"] == found["wide"]
@@ -66,22 +82,20 @@ class TestInABrowser:
         assert content <= box
 
     @pytest.mark.parametrize(("width", "rows"), [(600, 2), (1280, 1)])
-    def test_panels_stand_side_by_side_or_stack(self, report: Path, tmp_path: Path, width: int, rows: int) -> None:
-        tops = "[...document.querySelectorAll('.curves svg')].map((svg) => svg.getBoundingClientRect().top)"
-        found = measured(report, tmp_path, width, tops)
+    def test_panels_stand_side_by_side_or_stack(self, seen: Seen, width: int, rows: int) -> None:
+        found = seen(width)["tops of panels"]
         assert len(found) == 2
         assert len(set(found)) == rows
 
-    def test_text_in_figures_is_as_large_as_on_the_page_nearly(self, report: Path, tmp_path: Path) -> None:
+    def test_text_in_figures_is_as_large_as_on_the_page_nearly(self, seen: Seen) -> None:
         """Of 16 pixels of a paragraph, axes have at least 10 at either width."""
-        heights = "[...document.querySelectorAll('figure svg text')].map((text) => text.getBoundingClientRect().height)"
         for width in (600, 1280):
-            assert min(h for h in measured(report, tmp_path / str(width), width, heights) if h) >= 10
+            assert min(h for h in seen(width)["heights of text"] if h) >= 10
 
     @pytest.mark.parametrize("dark", [False, True])
-    def test_all_text_can_be_read(self, report: Path, tmp_path: Path, dark: bool) -> None:
+    def test_all_text_can_be_read(self, seen: Seen, dark: bool) -> None:
         """The contrast of text and paper is at least 4.5, that of curves 2.0; by the definition of WCAG 2."""
-        colours = measured(report, tmp_path, 1280, COLOURS_OF_TEXT, dark)
+        colours = seen(1280, dark)["colours"]
         paper, texts, lines = colours["paper"], colours["texts"], colours["lines"]
         assert (luminance(paper) < 0.1) == dark
         assert len(texts) >= 2
@@ -108,6 +122,14 @@ COLOURS_OF_TEXT = """(() => {
     lines: all(".curves svg path", "stroke").filter((colour) => colour.startsWith("rgb(")),
   };
 })()"""
+MEASURED = {  # in this order, by expressions
+    "scrolling": SCROLLING,
+    "tops of panels": "[...document.querySelectorAll('.curves svg')].map((svg) => svg.getBoundingClientRect().top)",
+    "heights of text": (
+        "[...document.querySelectorAll('figure svg text')].map((text) => text.getBoundingClientRect().height)"
+    ),
+    "colours": COLOURS_OF_TEXT,
+}
 
 
 def measured(page: Path, folder: Path, width: int, script: str, dark: bool = False) -> Any:
