@@ -20,6 +20,7 @@ from fedflat.metrics.flatness import Curve, Finding, Flatness, Measured
 from fedflat.reports import paper_style
 from fedflat.reports.figures import INK
 from fedflat.reports.paper_figures import file_name, paper_figures, write_for_paper
+from support.blank_figures import leave_blank
 from support.finished_runs import Fake, split_data
 
 POINTS = 72  # in an inch
@@ -174,13 +175,14 @@ def test_several_tasks_are_several_figures() -> None:
     assert "accuracy" not in names
 
 
-def test_names_from_data_sets_stay_within_the_folder(tmp_path: Path) -> None:
+def test_names_from_data_sets_stay_within_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of data sets come from files; two of them may give the same name of a file."""
     names = ["../../etc/passwd", "..\\..\\etc\\passwd", "x" * 5000, "x" * 5001, "データ", "$\\frac$"]
     runs = [Fake("FedAvg", 0, [0.5, 0.6], data=split_data(name)) for name in names]
     found = paper_figures(ff.compare(runs))
     assert len([name for name in found if name.startswith("accuracy-against-gradients")]) == len(names)
     assert all(re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,90}", name) for name in found)
+    leave_blank(monkeypatch)
     written = write_for_paper(ff.compare(runs[:2]), tmp_path / "figures")
     assert {path.parent for path in written} == {tmp_path / "figures"}
     assert len(set(written)) == len(list((tmp_path / "figures").iterdir()))

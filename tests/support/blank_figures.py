@@ -16,6 +16,11 @@ BLANK = {"svg": '<svg xmlns="http://www.w3.org/2000/svg"></svg>', "pdf": "%PDF-1
 @pytest.fixture(autouse=True)
 def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """For all tests of a file or folder that imports this name."""
+    leave_blank(monkeypatch)
+
+
+def leave_blank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the rest of a test."""
 
     def blank(_: Figure, buffer: IO[Any], format: str, **__: object) -> None:
         text = BLANK[format]
