@@ -75,8 +75,7 @@ SETTINGS = NUMBERS | {"pyarrow", "pydantic", "safetensors"}
 @pytest.mark.parametrize(
     "needed",
     [  # what one process runs in this order, and all that it may have imported by then
-        {"methods FedSMOO": NUMBERS, "doctor": NUMBERS, "flatness --list": NUMBERS},
-        {"run --keys": SETTINGS,
+        {"methods FedSMOO": NUMBERS, "doctor": NUMBERS, "flatness --list": NUMBERS, "run --keys": SETTINGS,
          "run --data.clients 5 --rounds 1 --flatness [] --executor sequential --out OUT":
          SETTINGS | {"sklearn", "scipy"}},
         {"recipes show fedvssam/figure1": SETTINGS | {"PIL", "scipy"}},
