@@ -11,7 +11,6 @@ from ctypes import CDLL
 from functools import cache as cached
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import hypothesis
 import numpy as np
@@ -22,12 +21,11 @@ import typer.main
 from fedflat.core.method import Method
 from fedflat.core.native_libraries import fix_product_rounding
 from fedflat.engine import choice, problem, stacked
-from fedflat.engine.workers import process
 from fedflat.federation import client
 from fedflat.methods import all_methods
 from fedflat.rounds.executor import Executor
 from support.effort import covering_methods, for_few_rounds
-from support.forked_workers import ForkedProcess, Forks
+from support.fork_server import ForkServer, fork_server, forking
 from support.models_tried_once import tried_once
 
 # No example is timed: machines are busy. CI always draws the same examples, so that it does not fail by chance.
@@ -123,15 +121,14 @@ def cache(caches: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def forks() -> Iterator[Forks]:
-    forks = Forks()
-    yield forks
-    forks.end()
+def server_of_forks() -> Iterator[ForkServer]:
+    with fork_server() as server:
+        yield server
 
 
 @pytest.fixture
-def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worker processes do not import anything; for tests that start several, each of which would take seconds."""
+def forked_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of Python that the test or the package starts do not import anything, which would take seconds each."""
     if sys.platform == "linux":
-        monkeypatch.setattr(ForkedProcess, "forks", request.getfixturevalue("forks"), raising=False)
-        monkeypatch.setattr(process, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": ForkedProcess}))
+        server = request.getfixturevalue("server_of_forks")
+        monkeypatch.setattr(subprocess.Popen, "_execute_child", forking(server))

@@ -113,7 +113,7 @@ def test_another_process_gets_the_modes() -> None:
 
 
 @in_test_all
-def test_it_is_so_in_worker_processes(forked_workers: None) -> None:
+def test_it_is_so_in_worker_processes(forked_processes: None) -> None:
     one = {"executor": "sequential"}
     assert torch.equal(trained(Kept(), workers=2, **one), trained(Kept(), **one))
     torch.testing.assert_close(trained(Kept(), workers=2, **one), trained(Plain(0.0), **one), rtol=1e-5, atol=1e-6)

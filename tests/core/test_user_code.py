@@ -100,7 +100,7 @@ def test_a_class_is_called_as_its_user_names_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.usefixtures("forked_processes")
 def test_a_worker_names_the_line_too() -> None:
     """A worker's error comes without its traceback."""
 

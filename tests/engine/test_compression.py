@@ -99,7 +99,7 @@ def test_a_traced_step_leaves_the_unsent_part_as_it_is() -> None:
     torch.testing.assert_close(sims[1].w, sims[0].w, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.usefixtures("forked_processes")
 def test_workers_change_no_bit() -> None:
     sims = [simulation(find("FedSAM")(), workers=n, compress=BITS, executor="sequential", rounds=2) for n in (1, 2)]
     for sim in sims:

@@ -18,7 +18,7 @@ outcomes: Counter[tuple[str, str]] = Counter()
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("traced", "forked_workers")
+@pytest.mark.usefixtures("traced", "forked_processes")
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @settings(max_examples=effort(2, 200), derandomize=True, database=None,

@@ -58,7 +58,7 @@ def test_a_traced_step_has_the_options(name: str, traced: None) -> None:
     torch.testing.assert_close(many.w, one.w, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.usefixtures("forked_processes")
 def test_workers_change_no_bit() -> None:
     settings = {"perturbation": OPTIONS["every"], "executor": "sequential"}
     one, two = (simulation(METHODS["FedSAM"], workers=number, **settings) for number in (1, 2))

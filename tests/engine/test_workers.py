@@ -184,7 +184,7 @@ def test_rounds_and_errors_are_those_of_one_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @looks_at_processes
-@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.usefixtures("forked_processes")
 def test_workers_that_are_killed_or_stopped_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One killed in the middle of a client's training, one between rounds, one stopped: the bits do not change."""
     monkeypatch.setattr(process, "SUSPENDED", 0.5)
@@ -211,7 +211,7 @@ def test_workers_that_are_killed_or_stopped_are_replaced(tmp_path: Path, monkeyp
 
 @in_test_all
 @looks_at_processes
-@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.usefixtures("forked_processes")
 def test_a_worker_that_is_stopped_while_it_trains_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "SUSPENDED", 0.5)
     settings = {"data": marked(4), "executor": "sequential", "participation": 6, "rounds": 2}
@@ -227,7 +227,7 @@ def test_a_worker_that_is_stopped_while_it_trains_is_replaced(tmp_path: Path, mo
 
 @pytest.mark.slow
 @looks_at_processes
-@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.usefixtures("forked_processes")
 def test_a_chunk_that_kills_two_workers_is_an_error_and_leaves_everything_as_it_was(tmp_path: Path) -> None:
     sim = simulation(
         FedAvg(),

@@ -124,7 +124,7 @@ class Placed(Watched):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
-@pytest.mark.usefixtures("four_gpus", "forked_workers")
+@pytest.mark.usefixtures("four_gpus", "forked_processes")
 def test_each_of_eight_runs_sees_one_gpu_and_has_the_bits_of_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +162,7 @@ class Greedy(FedAvg):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
-@pytest.mark.usefixtures("four_gpus", "forked_workers")
+@pytest.mark.usefixtures("four_gpus", "forked_processes")
 def test_a_run_without_memory_is_left_out_and_the_others_finish(
     fedflat: Callable[[str], tuple[int, str, str]], tmp_path: Path
 ) -> None:

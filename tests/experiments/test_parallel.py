@@ -23,7 +23,7 @@ from support.watching import Watched
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
-    pytest.mark.usefixtures("forked_workers"),
+    pytest.mark.usefixtures("forked_processes"),
 ]
 WILD = {"name": "fedsam", "server_lr": 1e38}
 

@@ -260,7 +260,7 @@ def test_all_that_went_on_having_diverged_is_said_so() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.usefixtures("forked_processes")
 def test_side_by_side_is_one_after_another(tmp_path: Path) -> None:
     """Three configurations in two steps; processes are started anew for each."""
     steps = [1, 2]

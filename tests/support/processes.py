@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedflat.engine.workers import start
-from support import forked_workers
+from support import fork_server
 
 MARK = 1e3  # the first number of a marked sample, at which the networks below do what tests need
 PATIENCE = 120.0  # seconds that a test waits before it fails; machines may be busy
@@ -26,21 +26,21 @@ def wait_until(happened: Callable[[], object], what: str) -> None:
 
 
 def children(process: int) -> list[int]:
-    """The numbers of the processes that `process` has started and that have not ended."""
-    return [number for number in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(number) == process]
+    """The numbers of the processes that `process` has started and that have not ended; not those that only fork."""
+    numbers = [number for number in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(number) == process]
+    return [number for number in numbers if fork_server.__name__.encode() not in _command(number)]
 
 
 def workers() -> list[int]:
     """The numbers of this process's workers that have not ended; other tests may have started other processes."""
-    return [number for number in children(os.getpid()) if _is_worker(number)]
+    return [number for number in children(os.getpid()) if start.__file__.encode() in _command(number)]
 
 
-def _is_worker(process: int) -> bool:
+def _command(process: int) -> bytes:
     try:
-        command, name = (Path(f"/proc/{process}/{file}").read_bytes() for file in ("cmdline", "comm"))
+        return Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:  # it has ended
-        return False
-    return start.__file__.encode() in command or name.strip() == forked_workers.NAME
+        return b""
 
 
 def keep_lock(begun: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_finished_run_can_be_tracked_afterwards_and_extended(tool: str, tmp_pa
     assert found.summary["drift"] == pytest.approx(run.summary["drift"], rel=1e-6)
 
 
-@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.usefixtures("forked_processes")
 def test_a_study_has_a_run_for_each_of_its_own_also_side_by_side(tool: str, tmp_path: Path) -> None:
     spec = study_spec(seeds=[0], **SETTINGS)
     with tracking.TrackingObserver([tool], tmp_path, lambda one: studies.run_directory(one, tmp_path)) as tracked:
