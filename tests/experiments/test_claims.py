@@ -59,6 +59,7 @@ def test_a_held_folder_is_busy_and_free_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="stops processes")
+@pytest.mark.usefixtures("forked_processes")
 def test_a_process_that_was_killed_leaves_the_folder_free_at_once_and_one_that_was_stopped_after_its_lease(
     tmp_path: Path,
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_claim_of_another_machine_is_believed_until_its_number_stands_still(tm
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="containers are Linux's")
+@pytest.mark.usefixtures("forked_processes")
 def test_a_container_is_a_machine_of_its_own(tmp_path: Path) -> None:
     """Two containers may have the folder by two mounts, between which no lock is seen: silence alone counts."""
     inside = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]

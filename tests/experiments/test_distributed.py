@@ -27,7 +27,11 @@ from support.processes import PATIENCE, children, has_ended, wait_until
 from support.studies import run_spec
 from support.watching import Watched
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
+    pytest.mark.usefixtures("forked_processes"),
+]
 
 
 def spec(**changes) -> RunSpec:
@@ -113,7 +117,7 @@ class TwoRanks:
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoRanks]:
-    """For the next tests, of which the last one kills a rank."""
+    """For the next tests, of which the last one kills a rank. Its processes are started as users' are."""
     folder = tmp_path_factory.mktemp("ranks") / "run"
     with started(spec(rounds=2000), folder, "--ranks", "2") as launcher:
         yield TwoRanks(launcher, ranks_in_round(launcher, folder, 2))

@@ -16,6 +16,7 @@ TESTS = Path(__file__).parent.parent
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="finds the paths of open files in /proc"),
+    pytest.mark.usefixtures("forked_processes"),
 ]
 
 

@@ -129,6 +129,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_processes")
 def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path: Path) -> None:
     """A process is killed several times, with records in memory and in a file; the files on disk are always whole."""
     spec = run_spec(method="scaffold", rounds=effort(30, 60), checkpoint_every=1, flatness=[])

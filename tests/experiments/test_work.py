@@ -27,6 +27,7 @@ from support.processes import PATIENCE, children, wait_until
 from support.studies import study_spec
 from support.watching import Watched
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
 WILD = {"name": "fedsam", "server_lr": 1e38}
 LEASE = 3.0  # seconds
 PROCESSES = 6
