@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("forked_processes")
 WILD = {"name": "fedsam", "server_lr": 1e38}
 LEASE = 3.0  # seconds
 PROCESSES = 6
-SEEDS = effort(4, 6)
+SEEDS = effort(2, 6)
 
 
 @contextmanager
