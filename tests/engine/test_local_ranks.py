@@ -14,7 +14,7 @@ from fedflat.core.errors import InputError
 from fedflat.engine import local_ranks
 from fedflat.engine.local_ranks import FOLDER, meeting_place
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_processes")]
 
 PROGRAM = """
 from fedflat.engine.ranks import RankError, joined

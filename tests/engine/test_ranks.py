@@ -40,6 +40,7 @@ from support.effort import chosen
 from support.federation import simulation
 from support.processes import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("forked_processes")  # torchrun and the ranks
 SOURCE = inspect.getsource(ranks_module)
 TESTS = Path(__file__).parent.parent
 

@@ -143,7 +143,7 @@ def test_a_worker_takes_over_what_torch_is_set_to(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 @looks_at_processes
-@pytest.mark.usefixtures("small_stacks")
+@pytest.mark.usefixtures("small_stacks", "forked_processes")
 def test_rounds_and_errors_are_those_of_one_process(tmp_path: Path) -> None:
     """A method with two vectors each way and two at each client; uneven clients; one client diverges."""
     settings = {
@@ -265,6 +265,7 @@ sim.round()
 
 @pytest.mark.slow
 @looks_at_processes
+@pytest.mark.usefixtures("forked_processes")
 def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     """In the middle of their work. The script has no `if __name__ == "__main__"`, and need not."""
     script = tmp_path / "script.py"
@@ -325,6 +326,7 @@ def test_a_worker_ends_at_once_with_a_parent_that_is_killed(moment: str, tmp_pat
 @pytest.mark.slow
 @looks_at_processes
 def test_ctrl_c_on_the_command_line_ends_workers_and_keeps_the_last_round(tmp_path: Path) -> None:
+    """All processes are started as users' are."""
     short = {"client": {"lr": 0.1, "epochs": 1, "batch_size": 100}, "rounds": 40, "eval_every": 40, "flatness": []}
     spec = run_spec(executor="sequential", checkpoint_every=1, workers=2, **short)
     config, folder = tmp_path / "spec.toml", tmp_path / "stopped"
@@ -483,6 +485,7 @@ code.InteractiveInterpreter(vars(sys.modules["__main__"])).runsource(sys.argv[1]
 @pytest.mark.slow
 @looks_at_processes
 @pytest.mark.parametrize("how", chosen(["notebook"], ["script", "standard input", "notebook"]))
+@pytest.mark.usefixtures("forked_processes")
 def test_a_model_and_a_method_of_the_script_itself_train_in_workers(how: str, tmp_path: Path) -> None:
     """No main guard is needed; a notebook's main module has no file."""
     script = tmp_path / "script.py"

@@ -541,6 +541,7 @@ def child(program: str, *arguments: object, check: bool = True) -> subprocess.Co
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_processes")
 def test_killed_in_a_round_it_resumes_to_the_same_bits(tmp_path: Path) -> None:
     """A real process and a real SIGKILL, in the second client of the second round after the checkpoint."""
     assert child(PROGRAM, tmp_path, 5, check=False).returncode == -9
@@ -573,6 +574,7 @@ print(torch.equal(sim.run().w, expected))
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_processes")
 def test_a_full_disk_is_one_line_and_costs_one_round(tmp_path: Path) -> None:
     """The system lets no file grow; once it does again, the run goes on as if nothing had been."""
     lines = child(FULL, tmp_path).stdout.splitlines()
