@@ -30,7 +30,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
-IMPORTED = ("fedflat.cli.execution", "fedflat.experiments.parallel", "fedflat.experiments.tuning", "torch.distributed.run")
+IMPORTED = tuple(f"fedflat.{name}" for name in ("cli.execution", "experiments.parallel", "experiments.tuning"))
+IMPORTED += ("torch.distributed.run",)
 FLAGS = ("-P", "-u")  # of the interpreter
 SUBREAPER = 36  # of prctl: orphans among the descendants of a process become its children
 REQUEST = 1 << 17  # bytes, at most
