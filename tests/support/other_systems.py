@@ -58,27 +58,32 @@ class System:
     def __getattr__(self, name):
         return getattr(sys, name)
 
-for name in ("operating_system", "parent_process", "experiments.budget"):
+for name in {modules!r}:
     importlib.import_module("fedflat." + name).sys = System()
 warnings.filterwarnings("ignore", category=EncodingWarning)
 warnings.filterwarnings("error", category=EncodingWarning, module="fedflat")
 """
+LOOKING = ("operating_system", "parent_process")  # at the system's name, in a file that imports little
 SYSTEMS = {"darwin": MAC, "win32": WINDOWS}
 
 
-def start_on(system: str, code: str, folder: Path, **streams: int) -> subprocess.Popen[str]:
+def start_on(
+    system: str, code: str, folder: Path, looking: tuple[str, ...] = LOOKING, **streams: int
+) -> subprocess.Popen[str]:
     """Start Python with `code` in `folder` as on "darwin" or "win32"; files that it needs are in a folder beside."""
     site = folder.parent / f"{folder.name}-{system}"
     site.mkdir(exist_ok=True)
     (site / "sitecustomize.py").write_text(SYSTEMS[system] + REMOVE)
-    program = [sys.executable, "-X", "warn_default_encoding", "-c", BEGIN.format(platform=system) + code]
+    begin = BEGIN.format(platform=system, modules=looking)
+    program = [sys.executable, "-X", "warn_default_encoding", "-c", begin + code]
     variables = {"PYTHONPATH": f"{site}{os.pathsep}{SOURCE}", "COLUMNS": "200", "TERM": "dumb"}
     return subprocess.Popen(program, cwd=folder, env={**os.environ, **variables}, text=True, **streams)
 
 
 def commands_on(system: str, *lines: str, folder: Path) -> dict[str, Command]:
     """Run command lines one after another in one process in `folder` as on "darwin" or "win32"."""
-    process = start_on(system, COMMANDS.format(lines=lines), folder, stdout=subprocess.PIPE)
+    looking = (*LOOKING, "experiments.budget")
+    process = start_on(system, COMMANDS.format(lines=lines), folder, looking, stdout=subprocess.PIPE)
     out, _ = process.communicate()
     assert process.returncode == 0
     return {ended.line: ended for ended in (Command(*json.loads(line)) for line in out.splitlines())}
