@@ -47,6 +47,7 @@ def asked(out: Path, **given: object) -> Namespace:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_processes")
 def test_all_of_it_runs_on_the_cpu_and_makes_the_page(tmp_path: Path) -> None:
     """The command as it is given; what one part may take is not known, so it has all the time."""
     parts = chosen(["precision", "ranks", "waits"], list(PARTS))  # others compile for a minute
