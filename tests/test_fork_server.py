@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,22 @@ def test_it_has_the_files_that_it_is_given(tmp_path: Path, both: Callable[[Calla
             return b"".join((tmp_path / name).read_bytes() for name in ("other", "file"))
 
     assert both(written) == [b"12\n3\n"] * 2
+
+
+def test_a_script_of_a_package_and_a_call_of_the_c_library(both: Callable[[Callable[[], Any]], list[Any]]) -> None:
+    library = ctypes.CDLL(None)
+    code = "import ctypes; found = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(found)); print(found.value)"
+
+    def printed() -> list[str]:
+        """The version, and the signal that a process gets at the end of its parent."""
+        calls: list[Any] = [
+            {"args": [Path(sys.executable).parent / "fedflat", "--version"]},
+            {"args": [sys.executable, "-c", code], "preexec_fn": partial(library.prctl, 1, signal.SIGTERM)},
+        ]
+        return [subprocess.run(**call, capture_output=True, text=True, check=True).stdout for call in calls]
+
+    started, forked = both(printed)
+    assert started == forked == [started[0], "15\n"]
 
 
 def test_a_folder_that_is_not_there_is_the_same_error(both: Callable[[Callable[[], Any]], list[Any]]) -> None:

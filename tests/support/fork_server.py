@@ -26,6 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
@@ -66,8 +67,8 @@ class ForkServer:
 
 
 @contextlib.contextmanager
-def fork_server(*modules: str) -> Iterator[ForkServer]:
-    """A server that has imported these modules, too. It ends with the block, or with this process."""
+def fork_server(*modules: str, **environment: str) -> Iterator[ForkServer]:
+    """A server that has imported these modules, too, with these variables. It ends with the block, or this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     search_path = os.pathsep.join(path or os.getcwd() for path in sys.path)
     room = "-" * ROOM["environment"]
@@ -75,7 +76,8 @@ def fork_server(*modules: str) -> Iterator[ForkServer]:
     with theirs:
         process = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": search_path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "", "ROOM": room},
+            env=os.environ | {"PYTHONPATH": search_path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "", "ROOM": room}
+            | environment,
         )  # fmt: skip
     with ours:
         yield ForkServer(ours)
@@ -88,7 +90,8 @@ def forking(server: ForkServer) -> Callable[..., None]:
     def execute_child(popen: subprocess.Popen[Any], *arguments: Any) -> None:
         wanted = SIGNATURE.bind(popen, *arguments).arguments
         words, env = words_of(wanted), dict(os.environ if wanted["env"] is None else wanted["env"])
-        if not words or env.get("OMP_NUM_THREADS") != "1":
+        call = c_call(wanted["preexec_fn"])
+        if not words or env.get("OMP_NUM_THREADS") != "1" or call is None:
             return STARTED(popen, *arguments)
         streams = [wanted[name] for name in ("p2cread", "c2pwrite", "errwrite")]
         files = [number if given == -1 else given for number, given in enumerate(streams)]
@@ -96,6 +99,7 @@ def forking(server: ForkServer) -> Callable[..., None]:
             "words": words, "env": {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()},
             "folder": os.path.abspath(os.fsdecode(wanted["cwd"] or ".")), "files": list(wanted["pass_fds"]),
             "umask": wanted["umask"], "session": wanted["start_new_session"], "group": wanted["process_group"],
+            "call": call,
         }  # fmt: skip
         popen.pid = server.fork(asked, [*files, *wanted["pass_fds"]])
         popen._child_created = True
@@ -107,12 +111,23 @@ def forking(server: ForkServer) -> Callable[..., None]:
 
 def words_of(wanted: dict[str, Any]) -> list[str] | None:
     """The words of a command that can be forked."""
-    if isinstance(wanted["args"], (str, bytes, os.PathLike)) or wanted["executable"] or wanted["preexec_fn"]:
+    if isinstance(wanted["args"], (str, bytes, os.PathLike)) or wanted["executable"]:
         return None
     words = [os.fsdecode(word) for word in wanted["args"]]
+    folder = Path(sys.executable).parent
+    if Path(words[0]).parent == folder and Path(words[0]).read_bytes().startswith(f"#!{folder}/python".encode()):
+        words.insert(0, sys.executable)  # a script of an installed package
     program = [word for word in words[1:] if word not in FLAGS][:1]
     forked = words[0] == sys.executable and program and (program[0] in ("-m", "-c") or program[0][0] != "-")
     return words if forked else None
+
+
+def c_call(function: Callable[[], object] | None) -> list[Any] | None:
+    """The name and the arguments of a call of the C library before a program begins; None of another function."""
+    if function is None:
+        return []
+    name = getattr(getattr(function, "func", None), "__name__", "")
+    return [name, *function.args] if isinstance(function, partial) and hasattr(ctypes.CDLL(None), name) else None
 
 
 # --- within the process that forks ------------------------------------------------------------------------------------
@@ -155,6 +170,8 @@ def become(asked: dict[str, Any], files: Sequence[int], answer: int, path: list[
         if asked["umask"] >= 0:
             os.umask(asked["umask"])
         os.chdir(asked["folder"])
+        if asked["call"]:
+            getattr(ctypes.CDLL(None), asked["call"][0])(*asked["call"][1:])
     except OSError as found:
         error = [found.errno, found.strerror, found.filename]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -270,6 +287,7 @@ def show(words: Sequence[str], env: dict[str, str]) -> None:
 
 if __name__ == "__main__":
     number, *modules, _ = sys.argv[1:]
+    show(sys.orig_argv, {})  # who looks for the processes of an environment finds no server
     # What every process of this interpreter has, whatever its environment.
     path = subprocess.check_output([sys.executable, "-I", "-c", "import sys; print(*sys.path, sep='\\n')"], text=True)
     for module in modules:

@@ -24,10 +24,12 @@ from fedflat.federation.flower.export import export
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.launch import orphan_reaper
 from fedflat.federation.launch.local_federation import CONNECTION, LocalFederation, SubmittedRun, local_deployment
+from fedflat.federation.launch.processes import OFFLINE
 from fedflat.files import locked
 from support.effort import effort, in_test_all
 from support.flower_attacks import Attacker, readable
 from support.flower_fixtures import events_of, failing, study_of, wait_for
+from support.fork_server import fork_server, forking
 from support.local_user import (
     as_other_user,
     command_line,
@@ -40,6 +42,10 @@ from support.network_monitor import external_contacts, monitor_network
 pytestmark = pytest.mark.slow
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes and their environments are read from /proc")
+IMPORTED = (
+    "flwr.cli.app", "flwr.superlink.cli", "flwr.supernode.cli", "fedflat.federation.flower.client_app",
+    "fedflat.federation.flower.server_app", "fedflat.federation.launch.local_federation",
+)  # fmt: skip
 LIMIT = 300.0  # seconds; machines are busy
 WORDS = (
     "--data.name digits --data.clients 2 --participation 1.0 --method.name scaffold --model.name mlp "
@@ -68,7 +74,10 @@ def processes_of(out: Path) -> list[int]:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A federation by `flower run`, with TLS and keys, that has ended, and what was seen while a client trained."""
+    """A federation by `flower run`, with TLS and keys, that has ended, and what was seen while a client trained.
+
+    All its programs are started as users' are.
+    """
 
     out: Path
     contacts: Path  # hosts that its programs have contacted
@@ -213,12 +222,21 @@ def test_another_user_starts_no_run_takes_no_task_and_reads_nothing(deployment: 
 
 
 @linux
-def test_nothing_is_left_of_one_that_is_killed(tmp_path: Path, record_property) -> None:
-    """Not even of its server app, which has a session of its own, a few seconds later in the middle of a round."""
+def test_nothing_is_left_of_one_that_is_killed(
+    tmp_path: Path, record_property, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even of its server app, which has a session of its own, a few seconds later in the middle of a round.
+
+    All programs are forked from one that has imported them, with the variables that Flower reads when it is imported.
+    """
     record_property("tried", number := effort(1, 5))
     for kill in range(number):
         out = tmp_path / str(kill)
-        with running(out, 50, tmp_path / f"{kill}.log", "--insecure") as process:
+        variables = OFFLINE | {"FLWR_HOME": str(out / "flower" / "home")}
+        with ExitStack() as stack:
+            server = stack.enter_context(fork_server(*IMPORTED, **variables))
+            monkeypatch.setattr(subprocess.Popen, "_execute_child", forking(server))
+            process = stack.enter_context(running(out, 50, tmp_path / f"{kill}.log", "--insecure"))
             wait_for("the beginning", lambda out=out: events_of(out, "begun"))
             time.sleep(1.7 * kill)
             wait_for("a link, an exec, its server app, and two nodes", lambda out=out: len(processes_of(out)) >= 5)
