@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks import attacks, compression, gpu_page, network_audit, new_methods, privacy, recipe_costs
 from benchmarks.executor_grid import grid_table
 from benchmarks.growth_figure import read_growth
@@ -377,6 +379,7 @@ def page_with_figures(
 
 def main() -> int:
     """Write, or with --check compare; the exit code is 1 if a page is not current, or an equation or link is wrong."""
+    torch.set_num_threads(1)  # the models of the grid are small: more threads would wait for each other
     pages = {ROOT / page: renewed((ROOT / page).read_text(), contents) for page, contents in parts().items()}
     pages |= {**method_pages(), **study_page(STUDY), **gap_study_page(GAP_STUDY), **notebooks()}
     pages[FILE] = package_listing()

@@ -57,6 +57,7 @@ def recipe_entry(recipe: Recipe) -> dict[str, Any]:
     files = next((study.model.options["path"] for study in studies if "path" in study.model.options), None)
     if recipe.item.kind == "partition" or files is not None:
         return {"row": recipe_texts(recipe, None, None), "models": [], "files": files}
-    work = total(budget_of_runs(study.runs()) for study in studies)
-    models = list(dict.fromkeys(timed_model(study.runs()[0]) for study in studies))
+    runs = [study.runs() for study in studies]
+    work = total(map(budget_of_runs, runs))
+    models = list(dict.fromkeys(timed_model(some[0]) for some in runs))
     return {"row": recipe_texts(recipe, work, None), "models": models, "files": None}

@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from statistics import median
@@ -41,6 +42,7 @@ class Entry:
         return self.paper or self.name
 
 
+@cache
 def entries() -> list[Entry]:
     """Return what every source prints, the papers of the recipes first, by year; copies are marked."""
     recipes = sorted((one for one in all_recipes().values() if one.published), key=_year)

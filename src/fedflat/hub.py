@@ -96,7 +96,7 @@ def _watch_contacts() -> None:
     """Install the audit hook that refuses connections inside `no_network`; an audit hook cannot be removed."""
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in ("socket.connect", "socket.getaddrinfo") and getattr(_inside, "depth", 0):
+        if event in ("socket.connect", "socket.getaddrinfo") and getattr(_inside, "depth", 0) > 0:
             raise ConnectionError("it asks the network for more, which is not done")
 
     sys.addaudithook(refuse)
