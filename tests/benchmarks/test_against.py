@@ -67,11 +67,34 @@ def test_a_checkout_whose_rounds_are_slower_is_found(tmp_path: Path, monkeypatch
     assert "slower" in out
 
 
+STAND_IN = """
+class Simulation:
+    def __init__(self, **_): pass
+    def round(self): pass
+    def settings(self): return {"executor": "none"}
+
+class methods:
+    FedAvg = dict
+
+def Client(*_, **__): pass
+
+FederatedData = Client
+"""
+
+
+def package(folder: Path, text: str) -> Path:
+    """Write a package of that name with this text; return what has to be on the path."""
+    (folder / "src" / "fedflat").mkdir(parents=True)
+    (folder / "src" / "fedflat" / "__init__.py").write_text(text)
+    return folder / "src"
+
+
 @pytest.mark.slow
 def test_rounds_that_fail_end_the_comparison(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    broken = tmp_path / "broken" / "fedflat"
-    broken.mkdir(parents=True)
-    (broken / "__init__.py").write_text("raise ImportError('broken')")
-    monkeypatch.setattr(against, "unpacked", lambda commit, folder: broken.parent)
-    with pytest.raises(RuntimeError, match="broken have ended"):
+    """Those of this checkout, by a stand-in that has no work to choose an executor for, have begun."""
+    package(tmp_path / "own", STAND_IN)
+    broken = package(tmp_path / "broken", "raise ImportError('broken')")
+    monkeypatch.setattr(against, "ROOT", tmp_path / "own")
+    monkeypatch.setattr(against, "unpacked", lambda commit, folder: broken)
+    with pytest.raises(RuntimeError, match="broken/src have ended"):
         compare("HEAD", ["W3"], Settings(repeats=1, quick=True))
