@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedflat.cli import installation
-from fedflat.methods import all_methods
+from support.effort import few_methods
 from support.own_code import write_own_code
 
 BROKEN = """
@@ -87,7 +87,7 @@ def test_a_broken_method_is_told_what_and_where(fedflat, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_methods_of_the_package_keep_the_trials(fedflat) -> None:
-    for name in list(all_methods())[::6]:
+    for name in few_methods():
         code, out, _ = fedflat(f"check-method {name}")
         assert code == 0, out
         assert out.splitlines()[-1] == "all promises are kept"
