@@ -48,7 +48,7 @@ def numbers(line: str) -> list[float]:
 
 @pytest.mark.slow
 def test_the_commands_run_as_written_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With fewer rounds, seeds and methods, which changes nothing but the time."""
+    """With fewer rounds, seeds, methods and measures, which changes nothing but the time."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     assert len(commands()) >= 7

@@ -9,11 +9,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 COMMANDS = (ROOT / "docs" / "reference" / "commands.md").read_text()
-SHORT = {"--seeds": "0", "--rounds": "2", "--methods": '["fedavg", "fedsam"]'}
+SHORT = {"--seeds": "0", "--rounds": "2", "--methods": '["fedavg", "fedsam"]', "--flatness": "sharpness"}
 
 
 def commands() -> list[list[str]]:
-    """The words of every command of the page's first list, with fewer rounds, seeds and methods."""
+    """The words of every command of the page's first list, with fewer rounds, seeds, methods and measures."""
     block = re.findall(r"```bash\n(.*?)```", COMMANDS, re.DOTALL)[0]
     lines = [line.split(" #")[0].strip() for line in block.replace("\\\n", " ").splitlines()]
     return [_shortened(shlex.split(re.sub(r"--rounds \d+", "--rounds 2", line))) for line in lines]
