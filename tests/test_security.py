@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,46 +37,42 @@ DANGEROUS = {
 }
 
 
-def calls() -> Iterator[tuple[str, str, ast.Call]]:
-    """Every call in the package: the file, the dotted name that is called, and the call."""
+@cache
+def written() -> tuple[list[tuple[str, str, dict[str | None, str]]], list[tuple[str, str, list[str]]]]:
+    """Every call in the package, its file, dotted name and keywords; every class, its file, name and bases."""
+    calls, classes = [], []
     for path in sorted(SOURCE.rglob("*.py")):
+        file = str(path.relative_to(SOURCE))
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
-                yield str(path.relative_to(SOURCE)), ast.unparse(node.func), node
-
-
-def keywords(call: ast.Call) -> dict[str | None, str]:
-    return {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+                keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                calls.append((file, ast.unparse(node.func), keywords))
+            elif isinstance(node, ast.ClassDef):
+                classes.append((file, node.name, [ast.unparse(base) for base in node.bases]))
+    return calls, classes
 
 
 @pytest.mark.slow
 def test_nothing_that_comes_from_elsewhere_is_run() -> None:
-    found = [(name, file) for file, name, _ in calls() if name in DANGEROUS and file not in DANGEROUS[name]]
-    assert found == []
-    assert {name for _, name, _ in calls()} & {"pickle.loads", "np.load"}, "the walk finds calls"
+    calls, _ = written()
+    assert [(name, file) for file, name, _ in calls if name in DANGEROUS and file not in DANGEROUS[name]] == []
+    assert {name for _, name, _ in calls} & {"pickle.loads", "np.load"}, "the walk finds calls"
 
 
-@pytest.mark.slow
 def test_arrays_are_read_without_pickles() -> None:
-    reads = [keywords(call).get("allow_pickle") for _, name, call in calls() if name == "np.load"]
+    reads = [keywords.get("allow_pickle") for _, name, keywords in written()[0] if name == "np.load"]
     assert len(reads) >= 3
     assert set(reads) == {"False"}
 
 
-@pytest.mark.slow
 def test_programs_are_started_without_a_shell() -> None:
-    started = [call for _, name, call in calls() if name in ("subprocess.run", "subprocess.Popen")]
+    started = [keywords for _, name, keywords in written()[0] if name in ("subprocess.run", "subprocess.Popen")]
     assert len(started) >= 3
-    assert not [call for call in started if "shell" in keywords(call)]
+    assert not [keywords for keywords in started if "shell" in keywords]
 
 
 def test_the_one_unpickler_takes_arrays_only() -> None:
-    classes = [
-        (str(path.relative_to(SOURCE)), node.name)
-        for path in SOURCE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef) and any("Unpickler" in ast.unparse(base) for base in node.bases)
-    ]
+    classes = [(file, name) for file, name, bases in written()[1] if any("Unpickler" in base for base in bases)]
     assert classes == [("data/readers/array_files.py", "_OnlyArrays")]
 
 
