@@ -38,7 +38,9 @@ BOX = {"client.lr": {"low": 0.01, "high": 1.0, "log": True}, "FedSAM.rho": [0.01
 def search(**changes: Any) -> TuningSpec:
     tune = {"configurations": 10, "rounds": [2, 4, 6], "one_in": 2, "seeds": [5, 6], "box": BOX}
     data = {"name": "digits", "clients": 10, "validation": 0.2}
-    table = SMALL | {"data": data, "methods": ["fedavg", "fedsam"], "seeds": [0, 1], "rounds": 9, "tune": tune}
+    client = {"lr": 0.1, "epochs": 1, "batch_size": 60}  # two steps, or three, of each client
+    methods = ["fedavg", "fedsam"]
+    table = SMALL | {"data": data, "client": client, "methods": methods, "seeds": [0, 1], "rounds": 9, "tune": tune}
     return TuningSpec(**(table | changes))
 
 
@@ -218,7 +220,7 @@ def test_a_finished_search_is_not_computed_again_nor_mixed_with_another(finished
     folder, found = finished
     assert tuning.tune(search(), folder, NeverStarted()) == found
     with pytest.raises(InputError, match=r"holds another search: client.lr"):
-        tuning.tune(search(client={"lr": 0.2, "epochs": 1, "batch_size": 20}), folder)
+        tuning.tune(search(client={"lr": 0.2, "epochs": 1, "batch_size": 60}), folder)
     [run, *_] = (folder / "trials").iterdir()
     with pytest.raises(InputError, match="holds a run or a study"):
         tuning.tune(search(), run)
