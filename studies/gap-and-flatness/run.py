@@ -103,9 +103,10 @@ def carry_out(
 ) -> None:
     """Carry out every part of the plan, one after another; what has ended is not trained again."""
     console = Console()
-    while part := next_part(rows := rows_of(out, results), plan):
+    rows = rows_of(out, results)
+    while part := next_part(rows, plan):
         carry_out_part(console, sets, out, jobs, part, rows, **changes)
-        if not part.has_ended(rows_of(out, results)):
+        if not part.has_ended(rows := rows_of(out, results)):
             raise InputError(f"{part.name}, {part.gap}: runs neither finished nor diverged; use the same command again")
 
 
