@@ -146,7 +146,7 @@ def test_whole_files_are_read(whole: tuple[str, Path]) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 @settings(
-    max_examples=effort(40, 2_000),
+    max_examples=effort(25, 2_000),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(seed=st.integers(0, 2**64))

@@ -23,7 +23,7 @@ from support.studies import run_spec
 pytestmark = pytest.mark.slow
 
 FUZZ = settings(
-    max_examples=effort(150, 10_000),
+    max_examples=effort(100, 10_000),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
