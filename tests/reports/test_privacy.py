@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedflat as ff
+from support.blank_figures import blank_figures  # noqa: F401 (used by every test)
 from support.federation import simulation
 
 pytestmark = pytest.mark.slow
