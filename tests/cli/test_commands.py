@@ -133,6 +133,7 @@ def test_studies_as_flags_have_folders_of_their_own_and_can_be_extended(fedflat,
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_processes")
 def test_tracking_of_runs_studies_and_ranks(fedflat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fedflat(f"run {SMALL} --out one --track csv --track csv")[0] == 0
     assert len(Path("one/metrics.csv").read_text().splitlines()) == 5

@@ -248,6 +248,7 @@ def test_python_needs_the_permission_for_names_and_not_for_objects(study: Path, 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_processes")
 def test_jobs_compute_the_same_bits(fedflat, carried_out: Path, tmp_path: Path) -> None:
     assert fedflat(f"compare {carried_out / 'own.toml'} --out two --jobs 2")[0] == 0
     assert digests(tmp_path / "two") == digests(carried_out / "all")
@@ -255,6 +256,7 @@ def test_jobs_compute_the_same_bits(fedflat, carried_out: Path, tmp_path: Path) 
 
 @in_test_all
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_processes")
 def test_ranks_compute_the_same_bits(fedflat, carried_out: Path, tmp_path: Path) -> None:
     """Each rank reads the command line, and the file that it names, as one process does."""
     config = next((carried_out / "all" / "runs").glob("Mine-seed0-*")) / "config.toml"

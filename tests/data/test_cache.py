@@ -417,6 +417,7 @@ print(load("mnist", clients=2, data_dir=sys.argv[1], partial=True).contents_hash
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_processes")
 def test_two_processes_at_once_both_succeed(tmp_path: Path, cache: Path) -> None:
     mnist(tmp_path, n=500)
     ready = [tmp_path / name for name in ("one", "two")]

@@ -119,6 +119,7 @@ def test_a_kept_state_is_resumed_to_the_same_bits(name: str, optimiser: str, tmp
     assert not torch.equal(other.w, whole.w), "or nothing was kept"
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_workers_keep_the_state() -> None:
     client = OPTIMISERS["adamw, kept"] | {"batch_size": 4}
     one, two = (trained(FedSAM(), client=client, workers=workers) for workers in (1, 2))

@@ -224,6 +224,7 @@ def test_scores_of_a_last_round_are_taken_back_when_more_rounds_follow(tmp_path:
     assert "personal_accuracy" not in longer.history[2]
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_workers_train_to_the_same_bits() -> None:
     one, many = (
         trained(find("SCAFFOLD")(), buffers="averaged", keep=["3"], workers=n, weights="uniform") for n in (1, 2)

@@ -50,6 +50,7 @@ def test_a_round_of_averaging_is_a_loop_of_pytorch(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("forked_processes")
 def test_no_result_depends_on_the_executor_the_workers_or_who_wrote_the_loss(kind: Kind) -> None:
     one = trained(simulation(kind, executor="sequential"))
     for changes in ({"executor": "stacked"}, {"executor": "sequential", "loss": own}):

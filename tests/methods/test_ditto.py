@@ -171,6 +171,7 @@ def test_a_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
         assert torch.equal(whole.own_model(i), resumed.own_model(i))
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_workers_and_inside_another_method_own_models_have_the_same_bits() -> None:
     one, many = (simulation(Ditto(), executor="sequential", workers=n) for n in (1, 2))
     around = simulation(find("SWA")(base=Ditto(), lr_low=None, cycle=1), executor="sequential")

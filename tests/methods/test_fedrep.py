@@ -140,6 +140,7 @@ def test_what_it_sends_and_keeps() -> None:
     assert (cost.down, cost.up, cost.client) == (body, body, head)
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_workers_a_wrapper_and_a_resumed_run_have_the_same_bits(tmp_path: Path) -> None:
     whole, resumed = whole_and_resumed(lambda: simulation(FedRep(), client=HARD, executor="sequential"), 3, tmp_path)
     around = find("SWA")(base=FedRep(), lr_low=None, cycle=1)

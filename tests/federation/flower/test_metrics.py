@@ -187,6 +187,7 @@ def command(out: Path, *flags: str) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sockets are read from /proc, and all of 127.0.0.0/8 is loopback")
+@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.parametrize(("flags", "address"), [((), "127.0.0.1"), (("--host", "127.0.0.2"), "127.0.0.2")])
 def test_it_listens_on_the_loopback_alone_unless_another_address_is_stated(
     federation: GridFederation, flags: tuple[str, ...], address: str
@@ -201,6 +202,7 @@ def test_it_listens_on_the_loopback_alone_unless_another_address_is_stated(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sockets are read from /proc")
+@pytest.mark.usefixtures("forked_processes")
 def test_what_listens_is_what_the_page_of_threats_says(federation: GridFederation) -> None:
     with command(federation.out) as (process, _):
         found = {address for _, address, _ in listening_sockets([process])}
