@@ -68,6 +68,7 @@ def test_there_are_pages_with_commands() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.parametrize("page", [pytest.param(page, marks=in_test_all) if page in LONG else page for page in PAGES])
 def test_its_commands_run_as_written_in_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block with a caption is a file, which the commands find under that name."""
