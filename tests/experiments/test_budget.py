@@ -57,11 +57,11 @@ def test_a_simulation_spends_its_budget(covering_method: Method, tmp_path: Path)
 
 
 def test_a_run_has_the_budget_that_its_description_says() -> None:
-    """1,347 digits on 10 clients are 7 batches of 20 for each; an MLP of 64, 64 and 10 units has 4,810 parameters."""
+    """1,347 digits on 10 clients are 3 batches of 50 for each; an MLP of 64, 64 and 10 units has 4,810 parameters."""
     spec = run_spec(partition="iid", rounds=6, participation=0.5, eval_every=4)
     budget = run_budget(spec)
     assert (budget.parameters, budget.clients_per_round) == (64 * 64 + 64 + 64 * 10 + 10, 5)
-    assert budget.gradients == 6 * 5 * 7
+    assert budget.gradients == 6 * 5 * 3
     assert budget.bytes_down == budget.bytes_up == 6 * 5 * 4 * budget.parameters
     assert budget.evaluated_samples == 2 * 450 + 1347
     assert budget == replace(simulation_budget(spec.build()), peak_bytes=None)

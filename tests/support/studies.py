@@ -8,7 +8,7 @@ from fedflat.experiments.spec import RunSpec, StudySpec
 
 SMALL: dict[str, Any] = {
     "data": {"name": "digits", "clients": 10},
-    "client": {"lr": 0.1, "epochs": 1, "batch_size": 20},
+    "client": {"lr": 0.1, "epochs": 1, "batch_size": 50},
     "rounds": 6,
     "participation": 0.5,
     "checkpoint_every": 2,
