@@ -128,7 +128,7 @@ def server_of_forks() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def forked_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs of Python that the test or the package starts do not import anything, which would take seconds each."""
+    """Fork the Python programs that the test or the package starts: their imports would take seconds each."""
     if sys.platform == "linux":
         server = request.getfixturevalue("server_of_forks")
         monkeypatch.setattr(subprocess.Popen, "_execute_child", forking(server))

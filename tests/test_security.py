@@ -39,7 +39,7 @@ DANGEROUS = {
 
 @cache
 def written() -> tuple[list[tuple[str, str, dict[str | None, str]]], list[tuple[str, str, list[str]]]]:
-    """Every call in the package, its file, dotted name and keywords; every class, its file, name and bases."""
+    """Find every call in the package (file, dotted name, keywords) and every class (file, name, bases)."""
     calls, classes = [], []
     for path in sorted(SOURCE.rglob("*.py")):
         file = str(path.relative_to(SOURCE))

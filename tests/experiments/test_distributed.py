@@ -117,7 +117,7 @@ class TwoRanks:
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoRanks]:
-    """For the next tests, of which the last one kills a rank. Its processes are started as users' are."""
+    """For the next tests; the last of them kills a rank. Its processes are started as users' are."""
     folder = tmp_path_factory.mktemp("ranks") / "run"
     with started(spec(rounds=2000), folder, "--ranks", "2") as launcher:
         yield TwoRanks(launcher, ranks_in_round(launcher, folder, 2))

@@ -31,7 +31,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def seen(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    """What is measured in the page, by its name, at a width; the browser is started once for each."""
+    """Return a function that measures the page at a width; it starts the browser once for each."""
 
     @cache
     def of(width: int, dark: bool = False) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def leave_blank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the rest of a test."""
+    """Draw no figures for the rest of a test."""
 
     def blank(_: Figure, buffer: IO[Any], format: str, **__: object) -> None:
         text = BLANK[format]

@@ -31,27 +31,29 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
-IMPORTED = tuple(f"fedflat.{name}" for name in ("cli.execution", "experiments.parallel", "experiments.tuning"))
-IMPORTED += ("torch.distributed.run",)
+IMPORTED = (
+    "fedflat.cli.execution", "fedflat.experiments.parallel", "fedflat.experiments.tuning", "torch.distributed.run",
+)  # fmt: skip
 FLAGS = ("-P", "-u")  # of the interpreter
 SUBREAPER = 36  # of prctl: orphans among the descendants of a process become its children
 REQUEST = 1 << 17  # bytes, at most
 BEYOND = 1000  # numbers of files from here on are free
 ROOM = {"arguments": 1 << 13, "environment": 1 << 15}  # bytes of a process's memory that the system shows to others
-STARTED = subprocess.Popen._execute_child
-SIGNATURE = inspect.signature(STARTED)
+INTERRUPT = signal.getsignal(signal.SIGINT)  # SIG_IGN in the background of a shell, where programs inherit it
+START = subprocess.Popen._execute_child  # of a process that is not forked
+SIGNATURE = inspect.signature(START)
 
 Program = Callable[[], object]
 
 
 class ForkServer:
-    """A process that forks others, as the process sees it whose children they become."""
+    """The connection to a process that forks others, which become children of the process that has the connection."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control, self._lock = control, threading.Lock()
 
     def fork(self, asked: dict[str, Any], files: Sequence[int]) -> int:
-        """A new process, which is a child of this one, with such files as 0, 1, 2 and `asked["files"]`; its number."""
+        """Fork a child of this process and return its number; `files` become its 0, 1, 2 and `asked["files"]`."""
         libc = ctypes.CDLL(None)
         with self._lock:
             libc.prctl(SUBREAPER, 1)
@@ -68,7 +70,7 @@ class ForkServer:
 
 @contextlib.contextmanager
 def fork_server(*modules: str, **environment: str) -> Iterator[ForkServer]:
-    """A server that has imported these modules, too, with these variables. It ends with the block, or this process."""
+    """Start a server that imports these modules, too, with these variables; it ends with the block or this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     search_path = os.pathsep.join(path or os.getcwd() for path in sys.path)
     room = "-" * ROOM["environment"]
@@ -85,14 +87,14 @@ def fork_server(*modules: str, **environment: str) -> Iterator[ForkServer]:
 
 
 def forking(server: ForkServer) -> Callable[..., None]:
-    """What `subprocess.Popen._execute_child` is to be, so that processes are forked where that is possible."""
+    """Return a substitute for `subprocess.Popen._execute_child` that forks processes where that is possible."""
 
     def execute_child(popen: subprocess.Popen[Any], *arguments: Any) -> None:
         wanted = SIGNATURE.bind(popen, *arguments).arguments
         words, env = words_of(wanted), dict(os.environ if wanted["env"] is None else wanted["env"])
         call = c_call(wanted["preexec_fn"])
         if not words or env.get("OMP_NUM_THREADS") != "1" or call is None:
-            return STARTED(popen, *arguments)
+            return START(popen, *arguments)
         streams = [wanted[name] for name in ("p2cread", "c2pwrite", "errwrite")]
         files = [number if given == -1 else given for number, given in enumerate(streams)]
         asked = {
@@ -110,7 +112,7 @@ def forking(server: ForkServer) -> Callable[..., None]:
 
 
 def words_of(wanted: dict[str, Any]) -> list[str] | None:
-    """The words of a command that can be forked."""
+    """Return the words of a command that can be forked, and None for any other."""
     if isinstance(wanted["args"], (str, bytes, os.PathLike)) or wanted["executable"]:
         return None
     words = [os.fsdecode(word) for word in wanted["args"]]
@@ -123,7 +125,7 @@ def words_of(wanted: dict[str, Any]) -> list[str] | None:
 
 
 def c_call(function: Callable[[], object] | None) -> list[Any] | None:
-    """The name and the arguments of a call of the C library before a program begins; None of another function."""
+    """Return name and arguments of a call of the C library before a program begins; None for another function."""
     if function is None:
         return []
     name = getattr(getattr(function, "func", None), "__name__", "")
@@ -148,7 +150,7 @@ def serve(control: socket.socket, path: list[str]) -> Program:
             while os.getppid() == between:
                 time.sleep(0.0005)
             control.detach()  # the file is closed, and its number is another one's
-            return become(json.loads(request), files, theirs, path)
+            return become_program(json.loads(request), files, theirs, path)
         os.close(theirs)
         os.waitpid(between, 0)
         control.send(os.read(ours, REQUEST))
@@ -156,8 +158,8 @@ def serve(control: socket.socket, path: list[str]) -> Program:
             os.close(file)
 
 
-def become(asked: dict[str, Any], files: Sequence[int], answer: int, path: list[str]) -> Program:
-    """Within the new process: what it is to run, once it has all that it was told and a server of its own."""
+def become_program(asked: dict[str, Any], files: Sequence[int], answer: int, path: list[str]) -> Program:
+    """Prepare the new process as `asked`, with a server of its own, and return what it is to run."""
     import fcntl  # which not every system has that can run other tests
 
     error, answer = None, fcntl.fcntl(answer, fcntl.F_DUPFD, BEYOND)
@@ -177,7 +179,7 @@ def become(asked: dict[str, Any], files: Sequence[int], answer: int, path: list[
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if not error and not os.fork():
         ours.close()
-        return server_of(theirs.detach(), path)
+        return become_server(theirs.detach(), path)
     theirs.close()
     os.write(answer, json.dumps([os.getpid(), error]).encode())
     os.close(answer)
@@ -198,8 +200,8 @@ def place(files: Sequence[int], numbers: Sequence[int], kept: Sequence[int]) -> 
         os.close(file)
 
 
-def server_of(control: int, path: list[str]) -> Program:
-    """Within a server of a new process, whose signals are not for the server: serve it until it has ended."""
+def become_server(control: int, path: list[str]) -> Program:
+    """Serve a new process until it has ended; signals to its group are not for its server."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.closerange(BEYOND, BEYOND + 64)
@@ -209,11 +211,11 @@ def server_of(control: int, path: list[str]) -> Program:
 
 
 def program(words: list[str], env: dict[str, str], path: list[str]) -> Program:
-    """What the interpreter would run, given these words, with all that a program sees of itself."""
+    """Return what the interpreter would run, given these words; set all that a program sees of itself."""
     os.environ.clear()
     os.environ.update(env)
     show(words, env)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, INTERRUPT)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.orig_argv = words
     first = next(number for number, word in enumerate(words) if number and word not in FLAGS)
@@ -222,15 +224,15 @@ def program(words: list[str], env: dict[str, str], path: list[str]) -> Program:
     if "-u" in flags or env.get("PYTHONUNBUFFERED"):
         sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True)
     main = sys.modules["__main__"] = ModuleType("__main__")
-    main.__builtins__, place, given = sys.modules["builtins"], "", env.get("PYTHONPATH", "").split(os.pathsep)
+    main.__builtins__, given, own = sys.modules["builtins"], env.get("PYTHONPATH", "").split(os.pathsep), ""
     if kind == "-m":
-        sys.argv, place = ["-m", *words[first + 2 :]], os.getcwd()
+        sys.argv, own = ["-m", *words[first + 2 :]], os.getcwd()
     elif kind == "-c":
         sys.argv = ["-c", *words[first + 2 :]]
     else:
-        sys.argv, place = words[first:], str(Path(kind).resolve().parent)
-    unsafe = [] if "-P" in flags else [place]
-    sys.path[:] = [*unsafe, *dict.fromkeys(one for one in (*map(os.path.abspath, filter(None, given)), *path))]
+        sys.argv, own = words[first:], str(Path(kind).resolve().parent)
+    unsafe = [] if "-P" in flags else [own]
+    sys.path[:] = [*unsafe, *dict.fromkeys([*map(os.path.abspath, filter(None, given)), *path])]
     importlib.invalidate_caches()
     if kind == "-m":
         sys.modules.pop(words[first + 1], None)  # a server may have imported what a process runs
@@ -276,7 +278,7 @@ def compiled(text: str, name: str) -> CodeType:
 
 
 def show(words: Sequence[str], env: dict[str, str]) -> None:
-    """Have other processes see these words and this environment in `/proc`, in the room that the server was given."""
+    """Write these words and this environment where `/proc` shows them, in the room that the server was given."""
     addresses = list(map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:49]))
     shown = (words, [f"{name}={value}" for name, value in env.items()])
     for lines, start, end in zip(shown, addresses[::2], addresses[1::2], strict=True):

@@ -26,7 +26,7 @@ def wait_until(happened: Callable[[], object], what: str) -> None:
 
 
 def children(process: int) -> list[int]:
-    """The numbers of the processes that `process` has started and that have not ended; not those that only fork."""
+    """Return the numbers of the processes that `process` has started and that have not ended, without fork servers."""
     numbers = [number for number in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(number) == process]
     return [number for number in numbers if fork_server.__name__.encode() not in _command(number)]
 
