@@ -22,7 +22,7 @@ DATA = "--data.name npz --data-dir data --data.clients 4 --executor sequential" 
 RUN = f"run {DATA} --method.name scaffold --participation 0.5 --client.batch_size 4 --flatness [] --checkpoint_every 1"
 STUDY = (
     "compare --data.name digits --data.clients 5 --methods fedavg --methods fedsam --rounds 2 --flatness [] "
-    "--executor sequential --jobs"
+    "--client.epochs 1 --client.batch_size 50 --executor sequential --jobs"
 )
 WORKS = [
     "doctor", f"{RUN} --rounds 2 --out run", "resume run --rounds 4", "verify run", "report run", "methods FedSMOO",
