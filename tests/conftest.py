@@ -35,6 +35,7 @@ hypothesis.settings.load_profile("fedflat")
 fix_product_rounding()  # before any test computes, as the command line does
 # Programs that tests start have one thread, too: while all cores are busy, those of torch spend time on waiting.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.fsync = os.fstat  # no power failure comes after a test; those of durability watch and undo what is not flushed
 typer.main.get_command = cached(typer.main.get_command)  # hundreds of command lines run in this process
 problem.randomness_of = client.randomness_of = tried_once()
 

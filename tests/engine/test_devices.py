@@ -30,8 +30,8 @@ from fedflat.metrics.flatness import all_measures
 from fedflat.models import vit_b_32
 from fedflat.rounds.device import usable_device
 from support.device_rounds import ROUNDS, Waits, counted
-from support.effort import chosen, covering_methods, for_few_rounds, in_turns
-from support.federation import federation, simulation
+from support.effort import chosen, covering_methods, few_methods, for_few_rounds, in_turns
+from support.federation import federation, simulation, tanh_network
 from support.meta_device import MetaDevice
 from support.transformers import SIZES, picture_folder, text_folder
 
@@ -207,22 +207,6 @@ def test_every_partition(name: str) -> None:
         trained(nn.Linear(6, 3), data, "stacked", device)
 
 
-FEW = {"eigenvalues": {"most": 5}, "trace": {"most": 4}, "density": {"probes": 2, "steps": 3}, "lpf": {"draws": 2}}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", all_measures())
-def test_every_measure_of_flatness(name: str) -> None:
-    """Measures wait as often as they like: they are taken after training."""
-    with MetaDevice():
-        adapted = {"model": nn.Sequential(nn.Linear(6, 3)), "adapter": ff.LoRA(targets=("0",), r=2)}
-        sim = simulation(find("Scaffold")(), device="meta", executor="stacked", rounds=2, **HARD,
-                         **(adapted if name == "aggregation-error" else {}))  # fmt: skip
-        sim.round()
-        found = sim.flatness([all_measures()[name](**FEW.get(name, {}))])
-    assert len(found.findings) == 1
-
-
 def test_a_run_with_everything() -> None:
     with MetaDevice():
         sim = simulation(
@@ -252,6 +236,12 @@ def without_float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetaDevice]:
     WITHOUT_FLOAT64.remove("meta")
 
 
+@pytest.fixture
+def with_float64() -> Iterator[MetaDevice]:
+    with MetaDevice() as device:
+        yield device
+
+
 def in_single(method: str, executor: str, **changes) -> ff.Simulation:
     model = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 3))
     settings = {"model": model, "device": "meta", "executor": executor} | HARD | changes
@@ -260,7 +250,7 @@ def in_single(method: str, executor: str, **changes) -> ff.Simulation:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_float64")
-@pytest.mark.parametrize(("name", "executor"), in_turns(covering_methods(), EXECUTORS))
+@pytest.mark.parametrize(("name", "executor"), in_turns(chosen(few_methods(), covering_methods()), EXECUTORS))
 def test_every_method_without_float64(name: str, executor: str, tmp_path: Path) -> None:
     sim = in_single(name, executor)
     sim.round()
@@ -272,6 +262,7 @@ def test_every_method_without_float64(name: str, executor: str, tmp_path: Path) 
     assert {x.device.type for x in (resumed.data.x, next(resumed.model.parameters()))} == {"meta"}
 
 
+FEW = {"eigenvalues": {"most": 5}, "trace": {"most": 4}, "density": {"probes": 2, "steps": 3}, "lpf": {"draws": 2}}
 FURTHER = {
     "a guard and an attack": {"guard": ff.Guard(multiple=2.0), "attack": ff.Attack(kind="little-is-enough", share=0.4)},
     "records in a file": {"store_budget": 0},
@@ -294,11 +285,15 @@ def test_everything_else_without_float64(further: str, executor: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_float64")
-@pytest.mark.parametrize("name", all_measures())
-def test_every_measure_of_flatness_without_float64(name: str) -> None:
+@pytest.mark.parametrize(("name", "device"), in_turns(all_measures(), ("with_float64", "without_float64")))
+def test_every_measure_of_flatness(name: str, device: str, request: pytest.FixtureRequest) -> None:
+    """Measures wait as often as they like: they are taken after training."""
+    request.getfixturevalue(device)
     adapted = {"model": nn.Sequential(nn.Linear(6, 3)), "adapter": ff.LoRA(targets=("0",), r=2)}
-    sim = in_single("Scaffold", "stacked", rounds=2, **(adapted if name == "aggregation-error" else {}))
+    changes = (
+        adapted if name == "aggregation-error" else {} if device == "without_float64" else {"model": tanh_network()}
+    )
+    sim = in_single("Scaffold", "stacked", rounds=2, **changes)
     sim.round()
     assert len(sim.flatness([all_measures()[name](**FEW.get(name, {}))]).findings) == 1
 

@@ -19,7 +19,6 @@ from fedflat.core.errors import NonFiniteError
 from fedflat.core.object_references import allow_code
 from fedflat.experiments import studies
 from fedflat.experiments.claims import NAME, Claim, ClaimObserver, read_claim
-from fedflat.experiments.jobs import Jobs
 from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.run_queue import RunQueue
 from fedflat.experiments.spec import StudySpec
