@@ -20,7 +20,7 @@ width = 1000
 net = nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2))
 for clients in (1, 100):
     data = ff.FederatedData.from_clients([(torch.randn(4, 16), torch.arange(4) % 2)] * clients)
-    sim = ff.Simulation(net, data, ff.methods.FedAvg(), ff.Client(steps=2, batch_size=4), rounds=1, executor="stacked",
+    sim = ff.Simulation(net, data, ff.methods.FedAvg(), ff.Client(steps=1, batch_size=4), rounds=1, executor="stacked",
                         adapter=ff.LoRA(targets=("2",), r=1))
     type(sim.executor).numbers_at_once = 10**9
     sim.executor.__dict__.pop("chunk", None)

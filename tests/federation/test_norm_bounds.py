@@ -31,7 +31,7 @@ from support.effort import chosen, effort
 from support.transports import InProcessTransport, federated_clients, federated_server, knowing
 
 METHODS = ("FedAvg", "Scaffold", "FedSMOO", "FedCM", "MoFedSAM", "FedWMSAM")
-ROUNDS = 8
+ROUNDS = 6
 # Updates alone; with the clients' control variates; a dual and a second field; a momentum, as the other two have.
 USUAL = {"FedAvg": "at once", "Scaffold": "later", "FedSMOO": "inflated", "FedCM": "at once"}
 ATTACKS = {"at once": every_number(1e30), "later": every_number(1e30, from_round=2), "inflated": scaled(1e5)}

@@ -156,8 +156,9 @@ def test_workers_a_wrapper_and_a_resumed_run_have_the_same_bits(tmp_path: Path) 
 
 @pytest.mark.usefixtures("traced")
 def test_a_compiled_step_moves_one_part_after_the_other() -> None:
-    one, many = (simulation(FedRep(head_steps=2), client=HARD, executor=e) for e in ("sequential", "compiled"))
-    fedper = simulation(find("FedAvg")(), client=HARD, executor="compiled", keep=["2"])
+    executors = ("sequential", "compiled")
+    one, many = (simulation(FedRep(head_steps=2), client=HARD, rounds=2, executor=e) for e in executors)
+    fedper = simulation(find("FedAvg")(), client=HARD, rounds=2, executor="compiled", keep=["2"])
     for sim in (one, many, fedper):
         sim.run()
     assert many.executor.step.works

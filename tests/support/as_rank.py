@@ -64,7 +64,7 @@ def labels_of_positions(folder: Path, ranks: Ranks) -> dict[str, str]:
     """Texts and pictures with a label at each position, and clients' own models of the texts."""
     found = {}
     for kind, changes in (("next-token", {}), ("next-token", {"keep": ["out.*"]}), ("segmentation", {})):
-        sim = positions.simulation(kind, dtype=torch.float32, ranks=ranks, executor="sequential", **changes)
+        sim = positions.simulation(kind, dtype=torch.float32, rounds=2, ranks=ranks, executor="sequential", **changes)
         list(sim)
         found[f"{kind} {changes}"] = digest(sim)
     return found
