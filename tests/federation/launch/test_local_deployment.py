@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from fedflat.federation.launch import orphan_reaper
 from fedflat.federation.launch.local_federation import CONNECTION, LocalFederation, SubmittedRun, local_deployment
 from fedflat.federation.launch.processes import OFFLINE
 from fedflat.files import locked
-from support.effort import chosen, effort, in_test_all
+from support.effort import effort, in_test_all
 from support.flower_attacks import Attacker, readable
 from support.flower_fixtures import events_of, failing, study_of, wait_for
 from support.fork_server import fork_server, forking
@@ -54,18 +54,6 @@ WORDS = (
 
 
 @contextmanager
-def forked_programs(out: Path) -> Iterator[None]:
-    """Fork all programs of a federation in `out` from one that has imported them.
-
-    It has the variables that Flower reads when it is imported.
-    """
-    variables = OFFLINE | {"FLWR_HOME": str(out / "flower" / "home")}
-    with fork_server(*IMPORTED, **variables) as server, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess.Popen, "_execute_child", forking(server))
-        yield
-
-
-@contextmanager
 def running(out: Path, rounds: int, log: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     """`fedflat flower run`, killed at the end of the block if it has not ended."""
     command = [sys.executable, "-m", "fedflat", "flower", "run", "--out", str(out), *flags, *WORDS.split()]
@@ -86,7 +74,10 @@ def processes_of(out: Path) -> list[int]:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A federation by `flower run`, with TLS and keys, that has ended, and what was seen while a client trained."""
+    """A federation by `flower run`, with TLS and keys, that has ended, and what was seen while a client trained.
+
+    All its programs are started as users' are.
+    """
 
     out: Path
     contacts: Path  # hosts that its programs have contacted
@@ -103,8 +94,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     site, contacts = monitor_network(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (site, os.environ.get("PYTHONPATH")))))
-        patch.syspath_prepend(site)  # for the one that programs are forked from
-        with chosen(forked_programs(out), nullcontext()), running(out, 1, folder / "first.log") as first:
+        with running(out, 1, folder / "first.log") as first:
             wait_for("the lock", (out / "flower" / ".lock").exists)
             time.sleep(0.5)
             with running(out, 1, log) as other:
@@ -232,12 +222,21 @@ def test_another_user_starts_no_run_takes_no_task_and_reads_nothing(deployment: 
 
 
 @linux
-def test_nothing_is_left_of_one_that_is_killed(tmp_path: Path, record_property) -> None:
-    """Not even of its server app, which has a session of its own, a few seconds later in the middle of a round."""
+def test_nothing_is_left_of_one_that_is_killed(
+    tmp_path: Path, record_property, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even of its server app, which has a session of its own, a few seconds later in the middle of a round.
+
+    All programs are forked from one that has imported them, with the variables that Flower reads when it is imported.
+    """
     record_property("tried", number := effort(1, 5))
     for kill in range(number):
         out = tmp_path / str(kill)
-        with forked_programs(out), running(out, 50, tmp_path / f"{kill}.log", "--insecure") as process:
+        variables = OFFLINE | {"FLWR_HOME": str(out / "flower" / "home")}
+        with ExitStack() as stack:
+            server = stack.enter_context(fork_server(*IMPORTED, **variables))
+            monkeypatch.setattr(subprocess.Popen, "_execute_child", forking(server))
+            process = stack.enter_context(running(out, 50, tmp_path / f"{kill}.log", "--insecure"))
             wait_for("the beginning", lambda out=out: events_of(out, "begun"))
             time.sleep(1.7 * kill)
             wait_for("a link, an exec, its server app, and two nodes", lambda out=out: len(processes_of(out)) >= 5)
