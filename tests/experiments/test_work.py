@@ -108,11 +108,12 @@ def test_of_six_processes_two_are_killed_and_one_is_stopped_for_longer_than_its_
     methods = [f"{tmp_path}/slow.py:{name}" for name in ("SlowScaffold", "SlowFedSMOO")]
     spec = study_spec(methods=methods, seeds=list(range(SEEDS)), rounds=ROUNDS, flatness=[], checkpoint_every=2)
     (tmp_path / "study.toml").write_text(spec.to_toml())
-    with allow_code():
+    with allow_code():  # also to read it: the folders' names depend on the methods' defaults
         spec = StudySpec.load(tmp_path / "study.toml")
         studies.carry_out_study(spec, tmp_path / "alone")
     shared, hurt = tmp_path / "shared", dict[int, Path]()
     words = [str(tmp_path / "study.toml"), "--out", str(shared), "--lease", str(LEASE)]
+    # A run lasts for two leases.
     with work(tmp_path, *words, SECONDS_PER_ROUND=str(2 * LEASE / ROUNDS)) as processes:
         for number in (signal.SIGSTOP, signal.SIGKILL, signal.SIGKILL):
             wait_until(lambda: begun(shared).keys() - hurt, "a process that has saved a round")
