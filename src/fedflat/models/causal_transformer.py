@@ -46,7 +46,8 @@ class CausalTransformer(nn.Module):
     def __init__(self, vocabulary: int, length: int, width: int, layers: int, heads: int) -> None:
         super().__init__()
         self.vocabulary = vocabulary
-        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Parameter(0.02 * torch.randn(length, width))
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Parameter(torch.empty(length, width))
+        nn.init.normal_(self.places, std=0.02)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
         self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, vocabulary)
         nn.init.normal_(self.tokens.weight, std=0.02)

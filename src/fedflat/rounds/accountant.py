@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 from functools import cache, reduce
-from math import exp, floor, inf, log, log1p, log10, pi, sqrt
+from math import exp, floor, inf, log, log1p, log2, log10, pi, sqrt
 from typing import Any, Literal
 
 from ..core.errors import InputError
@@ -95,12 +95,14 @@ def _check_resolved(rounds: int, delta: float) -> None:
 def _interval(interval: float, noise_multiplier: float, spread: float, rounds: int, rough: float) -> float:
     """Return the discretisation interval of a round's privacy losses; `rough` estimates the epsilon of all rounds.
 
-    It is `interval`, made smaller for small losses, and larger if a distribution would have more than about 1e5 bins.
+    It is `interval`, made smaller for small losses, and larger if a distribution would have more than about 1e5 bins;
+    rounded to `interval` times a power of two, so that the distribution of a round serves other numbers of rounds, too.
     spread: the approximate standard deviation of the loss summed over all rounds.
     """
     small = min(1.0, 10 * rough, 300 * spread / sqrt(rounds))
     of_a_round = 0.5 / noise_multiplier**2 + 10 / noise_multiplier
-    return min(interval * max(small, rough / 10, of_a_round / 10, spread / 10), WIDEST)
+    factor = max(small, rough / 10, of_a_round / 10, spread / 10)
+    return min(interval * 2.0 ** round(log2(factor)), WIDEST)
 
 
 def _composed(
