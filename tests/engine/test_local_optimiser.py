@@ -30,7 +30,7 @@ def trained(method: Method, **changes) -> ff.Simulation:
     return sim
 
 
-def plain_rounds(rho: float, kept: bool, rounds: int = 5) -> nn.Module:
+def plain_rounds(rho: float, kept: bool, rounds: int = 4) -> nn.Module:
     """Federated averaging of AdamW, with or without SAM, full batches and three steps; by hand."""
     data, model = federation(SIZES), tanh_network()
     optimisers: list[dict | None] = [None] * len(SIZES)

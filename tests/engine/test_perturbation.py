@@ -176,7 +176,7 @@ def test_a_radius_that_depends_on_the_planned_rounds_is_not_extended() -> None:
     assert planned == {"linear": "perturbation.schedule", "cosine": "perturbation.schedule", "lr": None,
                        "constant": None}  # fmt: skip
     settings = simulation(METHODS["FedSAM"], perturbation=OPTIONS["cosine"]).settings()
-    assert settings["rounds"] == 5
+    assert settings["rounds"] == 4
 
 
 REFUSED = [

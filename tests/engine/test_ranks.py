@@ -106,7 +106,7 @@ def alone() -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", chosen([3], [1, 2, 3, 4]))
 def test_every_method_ends_with_the_same_bits(number: int, started: Callable[[int], Found]) -> None:
-    """Five rounds of three in six uneven clients in float32: of some rounds a rank has no client."""
+    """Four rounds of three in six uneven clients in float32: of some rounds a rank has no client."""
     found = started(number).of["every_method"]
     assert {name for name in found if found[name] != alone()[name]} == set()
     assert found.keys() == alone().keys()
@@ -175,7 +175,7 @@ def test_records_in_files_are_saved_and_what_one_rank_cannot_read_all_raise(
     assert said.pop("files") == "[]"
     assert said == {f"rank {rank}": "client records: the disk is gone" for rank in range(number)}
     with rounds(find("Scaffold")(), "sequential", participation=6) as sim:
-        sim.load(found.folders["unreadable"] / "round-000005.safetensors")
+        sim.load(found.folders["unreadable"] / "round-000004.safetensors")
         assert digest(sim) == digest(alone)
 
 

@@ -43,7 +43,7 @@ def assert_same(server: FederatedServer, sim: ff.Simulation) -> None:
 
 @pytest.mark.slow
 def test_every_method_ends_with_the_bits_of_the_simulator(covering_method: Method, tmp_path: Path) -> None:
-    """Five rounds of three in six uneven clients, replies in any order, client state in files."""
+    """Four rounds of three in six uneven clients, replies in any order, client state in files."""
     method = covering_method
     server = federated_server(method, CLIENT)
     transport = InProcessTransport(federated_clients(method, tmp_path, CLIENT))

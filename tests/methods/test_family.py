@@ -1,6 +1,6 @@
 """The family tree: which method with which hyper-parameter is which other one, on real minibatches.
 
-Every pair runs five rounds with partial participation and uneven clients in float64; no weight
+Every pair runs four rounds with partial participation and uneven clients in float64; no weight
 decay and no clipping, because those act after the direction. See the references in each method.
 """
 

@@ -28,9 +28,9 @@ def tanh_network(seed: int = 0) -> nn.Module:
 
 
 def simulation(method: Method, **changes) -> ff.Simulation:
-    """Five rounds of three in six clients, two epochs of batches of four: uneven numbers of local steps."""
+    """Four rounds of three in six clients, two epochs of batches of four: uneven numbers of local steps."""
     client = {"lr": 0.1, "lr_decay": 0.95, "epochs": 2, "batch_size": 4} | changes.pop("client", {})
-    settings = {"model": tanh_network(), "data": federation(), "rounds": 5, "participation": 3} | changes
+    settings = {"model": tanh_network(), "data": federation(), "rounds": 4, "participation": 3} | changes
     return ff.Simulation(method=method, client=ff.Client(**client), **settings)
 
 
