@@ -50,7 +50,9 @@ for module, names in {"os": NAMES, **FURTHER}.items():
 # Only fedflat's own modules see the other system's name: torch would look for the libraries of that system. Texts
 # must be read and written in a stated encoding, because Windows has another one.
 BEGIN = """
-import importlib, sys, warnings
+import gc, importlib, sys, warnings
+
+gc.disable()  # imports take a sixth less time, and these programs end soon
 
 class System:
     platform = {platform!r}

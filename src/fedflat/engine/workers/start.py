@@ -7,6 +7,7 @@ worker, because the system would end the worker with that thread.
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from fedflat.parent_process import end_with  # not relative: this file is a program of its own
@@ -15,6 +16,9 @@ if __name__ == "__main__":
     if parent := int(sys.argv[2]):
         end_with(parent)
 
+    gc.disable()  # importing torch with it takes a sixth longer
     from fedflat.engine.workers.process import main
 
+    gc.freeze()
+    gc.enable()
     main()
