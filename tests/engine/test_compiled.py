@@ -40,8 +40,8 @@ def test_every_step_can_be_traced_and_stays_the_same(covering_method: Method, mo
     Every parameter is a part of the gradient by itself, as those of larger models are.
     """
     monkeypatch.setattr(concatenation, "LEAST_WIDTH", 1)
-    client = HARD["client"] | {"epochs": 1, "batch_size": 1}
-    one, many = (simulation(covering_method, executor=e, client=client, rounds=2) for e in ("sequential", "compiled"))
+    settings = {"client": HARD["client"] | {"epochs": 1, "batch_size": 1}, "data": federation((2, 4, 1, 3, 1, 3))}
+    one, many = (simulation(covering_method, executor=e, rounds=2, **settings) for e in ("sequential", "compiled"))
     expected, found = trajectory(one), trajectory(many)
     assert (expected - found).norm() <= 1e-12 * expected.norm()
     assert many.history[-1]["gradients"] == one.history[-1]["gradients"]
