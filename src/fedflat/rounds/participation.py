@@ -93,7 +93,7 @@ class Bernoulli(Participation):
 
         nobody = (1 - self.p) ** clients
         drawn = nobody + (1 - nobody) * (1 - rng.random())
-        number = bisect_left(range(clients + 1), drawn, key=lambda k: bdtr(k, clients, self.p))
+        number = bisect_left(range(clients + 1), drawn, key=lambda k: float(bdtr(k, clients, self.p)))
         return Number(min(max(number, 1), clients)).cohort(t, clients, rng)
 
 
