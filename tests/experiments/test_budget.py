@@ -25,7 +25,7 @@ name, model, clients, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(s
 shape = (3, 32, 32) if model == "lenet" else (64,)
 g = torch.Generator().manual_seed(0)
 x, y = torch.randn(400, *shape, generator=g), torch.randint(10, (400,), generator=g)
-some = [(x[i % 7 * 20 : i % 7 * 20 + 20], y[i % 7 * 20 : i % 7 * 20 + 20]) for i in range(clients)]
+some = [(x[i % 7 * 40 : i % 7 * 40 + 40], y[i % 7 * 40 : i % 7 * 40 + 40]) for i in range(clients)]
 data = ff.FederatedData.from_clients(some, test=(x, y), classes=10)
 sim = ff.Simulation(model, data, ff.methods.find(name)(), ff.Client(epochs=1, batch_size=20), rounds=rounds,
                     participation=10, workers=1)

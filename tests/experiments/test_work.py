@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("forked_processes")
 WILD = {"name": "fedsam", "server_lr": 1e38}
 LEASE = 2.0  # seconds; the others still have runs when it ends
 PROCESSES = 6
-SEEDS = effort(4, 12)
+SEEDS = effort(6, 12)
 ROUNDS = 8
 # Runs that take time and hardly any work: some must be left when the lease ends, however fast the machine is.
 SLOW = """

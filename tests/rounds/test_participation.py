@@ -37,6 +37,17 @@ def test_bernoulli_sizes_are_binomial_given_that_somebody_is_there(p: float) -> 
     assert chisquare(table[0], table[1] * table[0].sum() / table[1].sum()).pvalue > 1e-4
 
 
+def test_a_bernoulli_size_is_the_quantile_of_one_random_number() -> None:
+    """By `scipy.stats`: the quantile, given that somebody is there, of what the generator draws first."""
+    random = np.random.default_rng(1)
+    for seed in range(300):
+        clients, p = int(10 ** random.uniform(0, 4)), float(10 ** random.uniform(-5, 0))
+        nobody = binom.pmf(0, clients, p)
+        drawn = nobody + (1 - nobody) * (1 - np.random.default_rng(seed).random())
+        size = len(Bernoulli(p).cohort(0, clients, np.random.default_rng(seed)))
+        assert size == min(max(int(binom.ppf(drawn, clients, p)), 1), clients), (clients, p)
+
+
 def test_tiny_and_full_bernoulli_end() -> None:
     assert all(len(cohort) == 1 for cohort in cohorts(Bernoulli(1e-12), 5, 20))
     assert all(len(cohort) == 5 for cohort in cohorts(Bernoulli(1.0), 5, 20))

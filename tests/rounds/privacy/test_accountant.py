@@ -51,6 +51,13 @@ def test_without_sampling_epsilon_is_the_exact_one_from_above(neighbours: str, d
     assert delta_of_gaussian(mu, found) <= delta <= delta_of_gaussian(mu, found - 2e-3)
 
 
+def test_one_distribution_of_losses_serves_many_numbers_of_rounds() -> None:
+    accountant._losses.cache_clear()
+    spent = [epsilon(0.17, 1.03, rounds, 1e-4) for rounds in range(1, 9)]
+    assert spent == sorted(spent)
+    assert accountant._losses.cache_info().misses <= 3
+
+
 def test_no_round_spends_nothing() -> None:
     assert epsilon(0.1, 1.0, 0, 1e-5) == 0
 
