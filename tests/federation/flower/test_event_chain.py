@@ -96,6 +96,13 @@ def test_a_changed_byte_of_the_last_line_is_found_without_any_head(facts, data) 
         assert lines_named(problem(path)) & last
 
 
+@pytest.mark.parametrize("other", [b"\t", b"\r", b"\n"])
+def test_other_white_space_between_the_same_facts_is_found(tmp_path: Path, other: bytes) -> None:
+    path, _ = written(tmp_path, [{"client": "a"}])
+    path.write_bytes(path.read_bytes().replace(b", ", b"," + other, 1))
+    assert lines_named(problem(path)) & {1, 2}
+
+
 def test_who_computes_the_check_of_a_changed_line_anew_is_found_by_the_next_line(tmp_path: Path) -> None:
     path, _ = written(tmp_path, [{"client": "a"}, {"client": "b"}, {"client": "c"}])
     lines = path.read_bytes().splitlines(keepends=True)
