@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from fedflat.core.objective import Batch, Objective
-from fedflat.experiments.budget import Speed, budget_of_runs
-from fedflat.experiments.recipe import Cell, all_recipes
+from fedflat.experiments.budget import Budget, Speed, budget_of_runs
+from fedflat.experiments.recipe import Cell, Recipe, all_recipes
 from fedflat.experiments.spec import RunSpec
 from fedflat.models import build
 
@@ -48,8 +48,24 @@ def main() -> None:
 @cache
 def cells() -> list[tuple[Cell, list[RunSpec]]]:
     """Return every cell of a paper's recipe that trains, with its runs; building them takes some seconds."""
-    recipes = [one for one in all_recipes().values() if one.base.paper != "fedflat" and one.item.kind == "training"]
-    return [(cell, cell.study().runs()) for recipe in recipes for cell in recipe.cells()]
+    return [one for recipe in paper_recipes() for one in cells_of(recipe)]
+
+
+def paper_recipes() -> list[Recipe]:
+    """Return every recipe of a paper that trains."""
+    return [one for one in all_recipes().values() if one.base.paper != "fedflat" and one.item.kind == "training"]
+
+
+@cache
+def cells_of(recipe: Recipe) -> list[tuple[Cell, list[RunSpec]]]:
+    """Return every cell of a recipe with its runs."""
+    return [(cell, cell.study().runs()) for cell in recipe.cells()]
+
+
+@cache
+def budgets_of(recipe: Recipe) -> list[Budget]:
+    """Return what all runs of each cell cost."""
+    return [budget_of_runs(runs) for _, runs in cells_of(recipe)]
 
 
 def kind_of(spec: RunSpec) -> Kind:
@@ -107,10 +123,11 @@ def page_part(measured: dict[str, Any]) -> str:
 def _rows(speeds: dict[Kind, Speed]) -> Iterator[tuple[str, ...]]:
     """Return a row for every recipe and kind of its cells that was measured."""
     groups: dict[tuple[str, str], list[tuple[float, str, int]]] = {}
-    for cell, runs in cells():
+    budgets = (budget for recipe in paper_recipes() for budget in budgets_of(recipe))
+    for (cell, runs), budget in zip(cells(), budgets, strict=True):
         data, model, batch_size = kind_of(runs[0])
         if (data, model, batch_size) in speeds:
-            hours = speeds[data, model, batch_size].seconds(budget_of_runs(runs)) / 3600
+            hours = speeds[data, model, batch_size].seconds(budget) / 3600
             groups.setdefault((cell.recipe.name, f"{data}, {model}"), []).append((hours, cell.name, len(runs)))
     for (recipe, kind), some in groups.items():
         least = min(some)

@@ -6,11 +6,12 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from benchmarks.recipe_costs import budgets_of, cells_of
 from fedflat.cli.flags import keys
 from fedflat.data.dataset import FileDataset
 from fedflat.data.partition import all_partitions
 from fedflat.data.sources import TABLE, Source
-from fedflat.experiments.budget import budget_of_runs, timed_model, total
+from fedflat.experiments.budget import timed_model, total
 from fedflat.experiments.recipe import Recipe, all_recipes
 from fedflat.experiments.spec import Experiment, RunSpec, StudySpec
 from fedflat.experiments.tuning_spec import TuningSpec
@@ -53,11 +54,10 @@ def recipe_entry(recipe: Recipe) -> dict[str, Any]:
 
     The cost of a recipe whose model is in files is unknown, wherever this runs.
     """
-    studies = [cell.study() for cell in recipe.cells()]
-    files = next((study.model.options["path"] for study in studies if "path" in study.model.options), None)
+    cells = cells_of(recipe)
+    files = next((run.model.options["path"] for _, runs in cells for run in runs if "path" in run.model.options), None)
     if recipe.item.kind == "partition" or files is not None:
         return {"row": recipe_texts(recipe, None, None), "models": [], "files": files}
-    runs = [study.runs() for study in studies]
-    work = total(map(budget_of_runs, runs))
-    models = list(dict.fromkeys(timed_model(some[0]) for some in runs))
+    work = total(budgets_of(recipe))
+    models = list(dict.fromkeys(timed_model(runs[0]) for _, runs in cells))
     return {"row": recipe_texts(recipe, work, None), "models": models, "files": None}
