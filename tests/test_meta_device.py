@@ -82,3 +82,22 @@ def test_a_place_is_the_innermost_line_of_our_code() -> None:
 def test_numbers_are_made_up_alike_for_a_shape() -> None:
     with MetaDevice():
         assert torch.equal(torch.ones(4, device="meta").cpu(), torch.zeros(4, device="meta").cpu())
+
+
+def results() -> list[torch.Tensor]:
+    """Of operations that differ in what decides the form of a result: kinds, sizes, steps, numbers, lists."""
+    x, whole = torch.ones(2, 3, device="meta"), torch.ones(2, 3, device="meta", dtype=torch.int64)
+    grown = torch.ones(2, 3, device="meta")
+    return [
+        *(x + 1, whole + 1, whole + 1.0, whole + True, x.double() + x, x.t() + 1, x[:1] + 1),
+        *(x.sum(0), x.sum(1), x.sum(1, keepdim=True), x.sum(1, dtype=torch.float64)),
+        *(torch.cat([x, x]), torch.cat([x, x], 1), torch.cat([x]), x.clone(), x.t().clone(), x.t().contiguous()),
+        *(x.add_(1), x.mul_(x), x.t_(), grown.resize_(4), grown.resize_(4), x.new_zeros(2), x.max(0)[1]),
+    ]
+
+
+def test_results_have_the_form_that_torch_gives_them_however_often() -> None:
+    expected = [(x.shape, x.stride(), x.dtype) for x in results()]
+    with MetaDevice():
+        for _ in range(3):
+            assert [(x.shape, x.stride(), x.dtype) for x in results()] == expected
