@@ -10,7 +10,8 @@ import pytest
 
 import fedflat
 from fedflat.core.errors import InputError
-from fedflat.federation.membership import checked_federation, checked_name
+from fedflat.federation.client_names import checked_name
+from fedflat.federation.membership import checked_federation
 
 SOURCE = Path(fedflat.__file__).parent
 # What runs code that is in a file or came over a network, if it is given one: the call, and the files that may make it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Number
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import InputError, first_line, printable, shortened
+from ..core.number_kinds import NumberKind
 
 Array = NDArray[Any]
-NumberKind = Literal["floats", "pixels", "tokens"]
 ADVICE = {
     "c": "complex numbers; give real and imaginary part as two floats",
     "M": "dates; give numbers", "m": "times; give numbers", "V": "records with fields; give one array of numbers",

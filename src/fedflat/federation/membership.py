@@ -11,9 +11,9 @@ from pathlib import Path
 from ..core.errors import InputError, printable
 from ..rounds import checkpoint
 from ..rounds.participation import Participation
+from .client_names import checked_name
 from .messages import ClientInfo
 
-CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # also safe as the name of a folder
 FEDERATION_NAME = re.compile(r"[0-9a-f]{16}")
 NAMED = 3  # most clients that an error message names
 
@@ -73,16 +73,6 @@ def fixed_members(participation: Participation, is_private: bool) -> str:
     if is_private:
         return "the members of a private federation are fixed: its noise is that of their number"
     return "the members are fixed: participation names clients by number" if participation.names_clients else ""
-
-
-def checked_name(name: object) -> str:
-    """Return `name` if it is allowed as the name of a client. Raises InputError if not."""
-    if not isinstance(name, str) or not CLIENT_NAME.fullmatch(name):
-        raise InputError(
-            f"name {str(name)[:64]!r} must be up to 64 letters, digits, '.', '-' and '_', "
-            "beginning with a letter or a digit"
-        )
-    return name
 
 
 def checked_federation(name: object) -> str:

@@ -47,6 +47,7 @@ IMPORTED = (
     "fedflat.federation.flower.server_app", "fedflat.federation.launch.local_federation",
 )  # fmt: skip
 LIMIT = 300.0  # seconds; machines are busy
+PASSING = {" flower superlink ": "SuperLink", " flower node ": "SuperNode", " flower superexec ": "SuperExec"}
 WORDS = (
     "--data.name digits --data.clients 2 --participation 1.0 --method.name scaffold --model.name mlp "
     "--executor sequential --client.epochs 1 --client.batch_size 50 --flatness []"
@@ -83,6 +84,7 @@ class Deployment:
     contacts: Path  # hosts that its programs have contacted
     second: str  # what a second one in the folder has said
     programs: dict[int, str]  # command lines by process
+    with_torch: set[int]  # processes that have loaded it
     listeners: set[tuple[int, str, int]]  # (process, address, port)
     accepted: dict[str, list[str]]  # what another user got of each program, and of files; nothing if it is not root
 
@@ -101,16 +103,16 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
                 assert other.wait(LIMIT) == 2
             wait_for("a client's task", lambda: any("client_process" in command_line(one) for one in processes_of(out)))
             programs = {process: command_line(process) for process in processes_of(out)}
+            with_torch = {one for one in programs if "libtorch" in Path(f"/proc/{one}/maps").read_text()}
             listeners = listening_sockets(programs)
             accepted = what_another_user_gets(out, programs, listeners) if os.geteuid() == 0 else {}
             assert first.wait(LIMIT) == 0, (folder / "first.log").read_text()
-    return Deployment(out, contacts, log.read_text().strip(), programs, listeners, accepted)
+    return Deployment(out, contacts, log.read_text().strip(), programs, with_torch, listeners, accepted)
 
 
 def name_of(words: str) -> str:
     """The program of a command line: SuperLink and SuperNode, or all of it."""
-    names = {" flower superlink ": "SuperLink", " flower node ": "SuperNode"}
-    return next((name for word, name in names.items() if word in words), words)
+    return next((name for word, name in PASSING.items() if word in words), words)
 
 
 def what_another_user_gets(
@@ -200,6 +202,16 @@ def status_of(federation: LocalFederation, run: SubmittedRun) -> str:
 def test_what_listens_is_what_the_page_of_threats_says(deployment: Deployment) -> None:
     found = {(name_of(deployment.programs[process]), address) for process, address, _ in deployment.listeners}
     assert found == documented_listeners("fedflat flower run")
+
+
+@linux
+def test_programs_that_only_pass_messages_on_have_not_loaded_torch(deployment: Deployment) -> None:
+    """It takes a second and 180 MB: of a SuperLink, and of a SuperNode at each site."""
+    names = {process: name_of(words) for process, words in deployment.programs.items()}
+    passing = {process for process, name in names.items() if name in PASSING.values()}
+    assert {names[process] for process in passing} == set(PASSING.values())
+    assert passing.isdisjoint(deployment.with_torch)
+    assert any("flwr-serverapp" in deployment.programs[process] for process in deployment.with_torch)
 
 
 @linux

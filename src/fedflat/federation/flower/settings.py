@@ -15,11 +15,11 @@ from platformdirs import user_data_path
 from pydantic import ConfigDict, Field, model_validator
 
 from ...core.errors import InputError
-from ...data.numbers import NumberKind
+from ...core.number_kinds import NumberKind
 from ...experiments.config_errors import validated
 from ...experiments.schema import Section
 from ...files import read_toml
-from ..membership import CLIENT_NAME, checked_name
+from ..client_names import CLIENT_NAME, checked_name
 from ..terms import SETTINGS, key_of
 
 SHAPE = re.compile(r"\d{1,6}(x\d{1,6}){0,3}")

@@ -10,9 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
-import torch
 from pydantic import Field
 
 from ...core.errors import InputError
@@ -20,7 +19,9 @@ from ...experiments.config_errors import validated
 from ...experiments.schema import Section
 from ...files import read_text, read_toml
 from .settings import APP_DIGEST, RunSettings
-from .study import Study
+
+if TYPE_CHECKING:
+    from .study import Study
 
 CONFIG = "--node-config"
 APP = "the app's pyproject.toml"
@@ -158,6 +159,8 @@ def node_arguments(policy: Path, arguments: Sequence[str]) -> list[str]:
 
 def _parameters(study: Study) -> int:
     """Count the parameters of the study's model, of which nothing is allocated."""
+    import torch
+
     with torch.device("meta"):
         module = study.spec.module_for(study.classes, study.shape)
     return sum(parameter.numel() for parameter in module.parameters())

@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Thread
 
 from ...core.errors import InputError
-from ..membership import checked_name
+from ..client_names import checked_name
 from .approved_apps import checked_digests, digest_of, refusal
 from .internals import check_apps, node_api, node_config, node_files, run_program
 from .settings import NodeSettings

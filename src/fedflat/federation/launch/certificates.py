@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from ...core.errors import InputError
 from ...files import create_folder, write_atomically
-from ..membership import checked_name
+from ..client_names import checked_name
 
 AUTHORITY_DAYS = 3650
 CURVE = ec.SECP384R1()
