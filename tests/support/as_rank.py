@@ -19,6 +19,7 @@ from docs.method_grid import run_of
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
 from fedflat.core.records import Delta
+from fedflat.engine import problem
 from fedflat.engine.client_store import ClientStore
 from fedflat.engine.ranks import ALONE, Ranks, joined
 from fedflat.methods import all_methods, find
@@ -27,6 +28,7 @@ from support import positions
 from support.effort import covering_methods, for_few_rounds, in_turns
 from support.federation import federation, simulation
 from support.method_grid import FEW, NAMED
+from support.models_tried_once import tried_once
 from support.processes import MARK, DivergingNetwork
 
 EXECUTORS = ("sequential", "stacked")
@@ -190,6 +192,7 @@ def mean_of_cancelling_messages(ranks: Ranks) -> str:
 
 
 if __name__ == "__main__":
+    problem.randomness_of = tried_once()
     with joined(patience=60) as together:
         for task in sys.argv[2:]:
             folder = Path(sys.argv[1]) / task

@@ -11,6 +11,7 @@ from torch import nn
 
 import fedflat as ff
 from fedflat.core.method import Method
+from fedflat.rounds.randomness import seed_torch
 
 
 def federation(sizes: tuple[int, ...] = (5, 12, 3, 8, 1, 9), seed: int = 0, test: int = 20) -> ff.FederatedData:
@@ -23,7 +24,7 @@ def federation(sizes: tuple[int, ...] = (5, 12, 3, 8, 1, 9), seed: int = 0, test
 
 
 def tanh_network(seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
+    seed_torch(seed)
     return nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 3)).double()
 
 

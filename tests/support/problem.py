@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from torch import nn
 
 import fedflat as ff
 from fedflat.core.method import Method
+from fedflat.rounds.randomness import seed_torch
 
 Array = np.ndarray
 
@@ -98,7 +98,7 @@ class Problem:
         ]
         if self.uneven:
             self.data = [(x[[0] * len(x)], y[[0] * len(y)]) for x, y in self.data]
-        torch.manual_seed(self.seed)
+        seed_torch(self.seed)
         self.module = self.model.module(self.features, self.classes)
         self.w0 = nn.utils.parameters_to_vector(self.module.parameters()).detach().numpy().copy()
 

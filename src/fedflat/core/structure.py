@@ -152,7 +152,7 @@ class _Words:
         values = {k: x for k, x in {**vars(module), **module._buffers}.items() if k not in OF_EVERY_MODULE}
         if not is_installed(type(module)):
             return f"{_name(type(module))}({self._fields(values.items())})"
-        options = _options(type(module))
+        options = _options(type(module))  # type: ignore[arg-type]  # a class is hashable
         given = [(name, values[name]) for name, usual in options.items() if name in values
                  and not _is_usual(values[name], usual)]  # fmt: skip
         texts = [self.of(x) if options[name] is Parameter.empty else self._fields([(name, x)]) for name, x in given]
@@ -206,6 +206,7 @@ def _argument_names(function: Any) -> Iterator[str]:
         return map(str, range(99))
 
 
+@functools.cache
 def _options(cls: type[nn.Module]) -> dict[str, Any]:
     """Return the constructor arguments of a module's class, and of bases that get its **kwargs, with their defaults."""
     found: dict[str, Any] = {}

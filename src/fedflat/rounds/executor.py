@@ -28,7 +28,7 @@ from ..data.types import Index
 from ..metrics.flatness.subject import RoundObserver
 from .batches import Batches, BatchPlan
 from .compression import compress
-from .randomness import Purpose, words
+from .randomness import Purpose, seed_torch, words
 
 
 @dataclass
@@ -200,5 +200,5 @@ class Sequential(Executor):
             return
         seed = int(words(self.seed, Purpose.DROPOUT, plan.t, plan.clients[0], *counters))
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(seed >> 1)
+            seed_torch(seed >> 1)
             yield

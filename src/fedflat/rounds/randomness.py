@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
@@ -32,6 +33,18 @@ class Purpose(IntEnum):
 def generator(seed: int, purpose: Purpose, *counters: int) -> np.random.Generator:
     """Return the generator for `counters`, e.g. the round."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(purpose), *counters)))
+
+
+def seed_torch(seed: int) -> None:
+    """Seed torch's random state, from 0 to 2^63 - 1, on all devices.
+
+    Without an accelerator, `torch.manual_seed` does the same in a hundred times as long: it formats the stack of calls
+    for each kind of accelerator.
+    """
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 def words(seed: int, purpose: Purpose, *counters: Any) -> Words:

@@ -21,7 +21,7 @@ from ..core.running_statistics import all_statistics
 from ..core.torch_module import copied
 from ..data.federated import digest
 from ..files import read_bytes
-from .randomness import Purpose, generator
+from .randomness import Purpose, generator, seed_torch
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def statistics_hash(module: nn.Module) -> str:
 def _seeded(seed: int, purpose: Purpose) -> Iterator[None]:
     """Seed torch's random state inside the block, and restore the earlier state afterwards."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(generator(seed, purpose).integers(2**63)))
+        seed_torch(int(generator(seed, purpose).integers(2**63)))
         yield
 
 
