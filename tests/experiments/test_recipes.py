@@ -203,8 +203,9 @@ def trains_for_a_round(run: RunSpec, folder: Path) -> None:
     sim.round()
     assert torch.isfinite(sim.w).all()
     assert not torch.equal(sim.w, before)
-    del sim
-    gc.collect()  # or several ResNets stay in memory
+    if is_large(run.model.name):
+        del sim
+        gc.collect()  # or several stay in memory
 
 
 def test_scale_shortens_rounds_and_the_mean_of_the_last() -> None:

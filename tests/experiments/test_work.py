@@ -23,6 +23,7 @@ from fedflat.experiments.run_directory import RunDirectory
 from fedflat.experiments.run_queue import RunQueue
 from fedflat.experiments.spec import StudySpec
 from fedflat.experiments.study_status import counts, run_statuses, runs_in
+from support.blank_figures import blank_figures  # noqa: F401 (used by every test)
 from support.effort import effort
 from support.processes import PATIENCE, children, wait_until
 from support.studies import study_spec
