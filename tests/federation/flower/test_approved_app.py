@@ -23,7 +23,7 @@ from flwr.supernode.nodestate import NodeStateFactory
 from fedflat.core.errors import InputError
 from fedflat.federation.flower.approved_apps import app_digest, archive
 from fedflat.federation.flower.export import export
-from fedflat.federation.flower.internals import RECEIVING, checked_apps
+from fedflat.federation.flower.internals import ANSWER, RECEIVING, checked_apps, flower_function
 from fedflat.federation.flower.settings import RunSettings
 from fedflat.federation.flower.supernode import app_refusal, run_supernode
 from support.flower_fixtures import failing, study_of
@@ -56,7 +56,7 @@ class SentApp:
         objects = {number: one.deflate() for number, one in get_all_nested_objects(message).items()}
         digest = named or sha256(content)
         run = Run(**vars(Run.create_empty(RUN)) | {"fab_hash": digest, "primary_task_type": TaskType.SERVER_APP})
-        pull = checked_apps(RECEIVING.original(), partial(app_refusal, frozenset(approved)))
+        pull = checked_apps(RECEIVING.original(), partial(app_refusal, frozenset(approved)), flower_function(ANSWER))
         self.returned = pull(
             state=self.state, object_store=self.store, node_config={},
             receive=lambda: (message, get_object_tree(message)),

@@ -121,6 +121,12 @@ def test_nothing_is_imported_of_another_version(monkeypatch: pytest.MonkeyPatch)
         imported_anew()
 
 
+def test_a_function_that_is_imported_later_is_named_if_it_is_missing() -> None:
+    for place in ("flwr.app:flies", "flwr.lands:flies"):
+        with failing(InputError, f"flwr {INSTALLED} lacks something that federations need in {place[:-6]}"):
+            internals.flower_function(place)
+
+
 def imported_modules(path: Path) -> Iterator[str]:
     """By import statements, and by names in texts, as `import_module` takes them."""
     for node in ast.walk(ast.parse(path.read_text())):

@@ -59,7 +59,6 @@ try:
     check_version()
     import httpx
     from flwr.app import Array, Error, Message
-    from flwr.cli.build import build_fab_from_disk
     from flwr.cli.constant import ACCESS_TOKEN_STORE_KEY, AUTHN_TYPE_STORE_KEY, REFRESH_TOKEN_STORE_KEY
     from flwr.common.config import parse_config_args
     from flwr.common.constant import ACCESS_TOKEN_KEY, NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, AuthnType, ErrorCode
@@ -73,11 +72,23 @@ try:
     from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
     from flwr.supercore.utils import get_flwr_home, get_metadata_str
     from flwr.superlink.auth_plugin import ControlAuthnPlugin
-    from flwr.supernode.start_client_internal import _insert_message
 except ImportError as error:
     if not (error.name or "").startswith("flwr."):
         raise  # a package is missing
     raise wrong_flower(f"lacks something that federations need in {error.name}") from error
+
+
+def flower_function(place: str) -> Callable[..., Any]:
+    """Return the function of Flower at `place`, MODULE:NAME. Raises InputError if it is missing.
+
+    For modules that few programs need: with their libraries for databases they take longer to import than all others.
+    """
+    try:
+        found: Callable[..., Any] = pkgutil.resolve_name(place)
+    except (ImportError, AttributeError) as error:
+        raise wrong_flower(f"lacks something that federations need in {place.partition(':')[0]}") from error
+    return found
+
 
 NetworkError = httpx.HTTPError  # raised by a grid if the SuperLink cannot be reached, or refuses
 UploadError = ObjectPushError  # raised by a grid for a message whose upload was interrupted
@@ -141,6 +152,7 @@ ASSEMBLING = ReplacedFunction(
     "flwr.app:Array", "inflate", frozenset({"object_content", "children"}),
     "flwr.supercore.inflatable.inflatable_utils:inflate_object_from_contents",
 )  # fmt: skip
+ANSWER = "flwr.supernode.start_client_internal:_insert_message"  # it stores a reply, to be sent
 REPLACED = (ACCOUNT_CHECK, EXECUTOR, RECEIVING, PULLING, ASSEMBLING)
 
 
@@ -289,13 +301,16 @@ def check_apps(refusal: Callable[[bytes, str], str | None]) -> None:
     refusal: returns the reason why an app is refused, from its archive and from the SHA-256 that the server says it
     has. The server receives the reason as an error.
     """
-    RECEIVING.replace(checked_apps(RECEIVING.original(), refusal))
+    RECEIVING.replace(checked_apps(RECEIVING.original(), refusal, flower_function(ANSWER)))
 
 
 def checked_apps(
-    pull: Callable[..., int | None], refusal: Callable[[bytes, str], str | None]
+    pull: Callable[..., int | None], refusal: Callable[[bytes, str], str | None], answer: Callable[..., None]
 ) -> Callable[..., int | None]:
-    """Wrap Flower's function `pull`, which receives a message and downloads the app of the message's run."""
+    """Wrap Flower's function `pull`, which receives a message and downloads the app of the message's run.
+
+    answer: Flower's function `ANSWER`.
+    """
 
     def checked(
         *, receive: Callable[[], Any], get_fab: Callable[..., Any], state: Any, object_store: Any, **others: Any
@@ -318,7 +333,7 @@ def checked_apps(
         except AppRefusedError as error:
             log.error("%s", error)
             reply = Message(Error(ErrorCode.INVALID_FAB, str(error)), reply_to=messages[0])
-            _insert_message(reply, state, object_store)
+            answer(reply, state, object_store)
             return messages[0].metadata.run_id
 
     return checked
@@ -328,7 +343,8 @@ def build_app(folder: Path) -> bytes:
     """Build the archive of an app, as `flwr run` sends it. Raises ValueError for a folder that is no app."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of Flower's use of a library
-        return build_fab_from_disk(folder)
+        archive: bytes = flower_function("flwr.cli.build:build_fab_from_disk")(folder)
+        return archive
 
 
 def node_api(arguments: Sequence[str]) -> tuple[str, str | None]:
