@@ -45,7 +45,6 @@ def main() -> None:
     FILE.write_text(json.dumps(content, indent=2) + "\n")
 
 
-@cache
 def cells() -> list[tuple[Cell, list[RunSpec]]]:
     """Return every cell of a paper's recipe that trains, with its runs; building them takes some seconds."""
     return [one for recipe in paper_recipes() for one in cells_of(recipe)]
@@ -123,12 +122,12 @@ def page_part(measured: dict[str, Any]) -> str:
 def _rows(speeds: dict[Kind, Speed]) -> Iterator[tuple[str, ...]]:
     """Return a row for every recipe and kind of its cells that was measured."""
     groups: dict[tuple[str, str], list[tuple[float, str, int]]] = {}
-    budgets = (budget for recipe in paper_recipes() for budget in budgets_of(recipe))
-    for (cell, runs), budget in zip(cells(), budgets, strict=True):
-        data, model, batch_size = kind_of(runs[0])
-        if (data, model, batch_size) in speeds:
-            hours = speeds[data, model, batch_size].seconds(budget) / 3600
-            groups.setdefault((cell.recipe.name, f"{data}, {model}"), []).append((hours, cell.name, len(runs)))
+    for recipe in paper_recipes():
+        for (cell, runs), budget in zip(cells_of(recipe), budgets_of(recipe), strict=True):
+            data, model, batch_size = kind_of(runs[0])
+            if (data, model, batch_size) in speeds:
+                hours = speeds[data, model, batch_size].seconds(budget) / 3600
+                groups.setdefault((recipe.name, f"{data}, {model}"), []).append((hours, cell.name, len(runs)))
     for (recipe, kind), some in groups.items():
         least = min(some)
         number, every = sum(runs for *_, runs in some), sum(hours for hours, *_ in some)

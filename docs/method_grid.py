@@ -136,6 +136,7 @@ def _refusal(check: Callable[[RunSpec], None], run: RunSpec) -> str | None:
 def grid() -> str:
     """Return the grid as a Markdown table, with the reasons below it."""
     reasons: dict[str, int] = {}
+    # All runs of a setting have the same model, whose trial takes half of a cell's time.
     with mock.patch.object(problem, "randomness_of", tried_once()):
         rows = [(link(name), *(_cell(name, setting, reasons) for setting in SETTINGS)) for name in all_methods()]
     table = Table(("method", *(setting.title for setting in SETTINGS)), rows)

@@ -17,7 +17,6 @@ from fedflat.core.method import Method
 from fedflat.core.torch_module import Space
 from fedflat.experiments.budget import simulation_budget
 from fedflat.rounds.cost import compared_messages, method_cost
-from support.blank_figures import blank_figures  # noqa: F401 (used by every test)
 from support.federation import federation
 
 

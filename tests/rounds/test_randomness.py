@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import torch
 from scipy.stats import chisquare, spearmanr
 
-from fedflat.rounds.randomness import Purpose, generator, words
+from fedflat.rounds.randomness import Purpose, generator, seed_torch, words
 
 
 def bits(w: np.ndarray) -> np.ndarray:
@@ -45,3 +47,14 @@ def test_generators_of_different_counters_differ() -> None:
     draws = {generator(0, purpose, t).integers(2**63) for purpose in Purpose for t in range(50)}
     assert len(draws) == len(Purpose) * 50
     assert generator(3, Purpose.COHORT, 4).random() == generator(3, Purpose.COHORT, 4).random()
+
+
+@pytest.mark.parametrize("has_accelerator", [False, True])
+def test_torch_is_seeded_as_by_its_own_function(has_accelerator: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: has_accelerator)
+    for seed in (0, 7, 2**63 - 1):
+        torch.manual_seed(seed)
+        expected = torch.rand(3)
+        torch.rand(1)
+        seed_torch(seed)
+        assert torch.equal(torch.rand(3), expected)

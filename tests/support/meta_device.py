@@ -186,28 +186,31 @@ _results: dict[Any, Any] = {}  # forms of results, by operation and the forms of
 
 def _result(func: Any, args: Any, kwargs: Any) -> Any:
     """The result of an operation on the device; torch finds its form in Python, which takes a millisecond, once."""
-    written = _written(func)
-    if written not in ((), (0,)):
+    effect = _effect(func)
+    if effect is None:
         return func(*args, **kwargs)
     key = func, _form(args), *((name, _form(x)) for name, x in kwargs.items())
     if key not in _results:
-        form = _form(args[0]) if written else None
+        before = _form(args[0]) if effect == "in place" else None
         made = func(*args, **kwargs)
-        is_known = made is args[0] and _form(made) == form if written else True
+        is_known = effect == "new" or (made is args[0] and _form(made) == before)
         if is_known and all(isinstance(x, Tensor) and x.is_meta for x in tree_leaves(made)):
             _results[key] = _form(made)
         return made
-    return args[0] if written else _made(_results[key])
+    return args[0] if effect == "in place" else _made(_results[key])
 
 
 @cache
-def _written(func: Any) -> tuple[int, ...] | None:
-    """Which arguments an operation writes to; None if its result may share memory with one that it does not change."""
+def _effect(func: Any) -> Literal["new", "in place"] | None:
+    """Whether an operation makes new tensors, or changes its first argument alone; None for others, as for views."""
     shared = {i: x.alias_info for i, x in enumerate(func._schema.arguments) if x.alias_info is not None}
-    return tuple(shared) if all(alias.is_write for alias in shared.values()) else None
+    if not shared:
+        return "new"
+    return "in place" if list(shared) == [0] and shared[0].is_write else None
 
 
 def _form(x: Any) -> Any:
+    """What decides the form of a result: of tensors all but their numbers, of all else the type and the value."""
     if isinstance(x, Tensor):
         return x.shape, x.stride(), x.dtype, x.is_meta
     return (type(x), *map(_form, x)) if isinstance(x, tuple | list) else (type(x), x)

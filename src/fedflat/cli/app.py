@@ -73,7 +73,7 @@ def top(
 
 def main() -> None:
     """Run the command line. After an error of the user or the system, print one line and exit with a non-zero code."""
-    gc.set_threshold(10_000)  # with Python's 700, importing torch and Flower takes a sixth longer
+    gc.set_threshold(10_000)  # objects; with Python's 700, importing torch and Flower takes a sixth longer
     fix_product_rounding()
     with in_one_line(), changes_in_one_line():
         sys.exit(app(standalone_mode=False))  # the exit code of a command that ends early

@@ -119,7 +119,8 @@ def check_log(path: Path, heads: Mapping[str, LogHead], study: str | None = None
         for number, line in enumerate(lines, start=1):
             event, where = _checked(line, f"{path}: line {number}"), f"{path}: line {number}"
             if event:
-                if event.get(CHECK) != _check_of(event) or line.removesuffix(b"\n") != json.dumps(event).encode():
+                is_as_written = line.removesuffix(b"\n") == json.dumps(event).encode()  # also its white space
+                if not is_as_written or event.get(CHECK) != _check_of(event):
                     raise InputError(f"{where} is not as it was written")
                 _check_place(event, number, ends[-1] if number > 1 else study, where)
             before.update(line)

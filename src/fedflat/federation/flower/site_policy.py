@@ -159,7 +159,7 @@ def node_arguments(policy: Path, arguments: Sequence[str]) -> list[str]:
 
 def _parameters(study: Study) -> int:
     """Count the parameters of the study's model, of which nothing is allocated."""
-    import torch
+    import torch  # here, because a SuperNode reads policies without it
 
     with torch.device("meta"):
         module = study.spec.module_for(study.classes, study.shape)
