@@ -32,7 +32,7 @@ $(INSTALLED): $(PLAIN) locked/dev.txt
 	$(PIP) --constraint constraints.txt --no-build-isolation --editable ".[dev]"
 	touch $(INSTALLED)
 
-LOCK_TOOLS = uv pip compile --generate-hashes --no-annotate --no-header --quiet --python-version 3.11.5
+LOCK_TOOLS = uv pip compile --generate-hashes --no-annotate --no-header --quiet --python-version 3.11
 LOCK = printf 'hatchling\neditables\n' | $(LOCK_TOOLS) --constraint constraints.txt --no-emit-package torch
 
 locked:  ## write the versions of constraints.txt with the hashes of their files, by uv, from PyPI
