@@ -12,7 +12,6 @@ import os
 import re
 import secrets
 import stat
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -25,20 +24,12 @@ from typing import Any
 from platformdirs import user_cache_path
 
 from .core.errors import InputError, imported_errors, printable
+from .core.toml import parse_toml
 from .operating_system import HAS_FOLDER_HANDLES, NO_WAITING, flush_file, flush_folder, lock, open_no_link
 
 TEXT = 64 * 2**20  # largest TOML or JSON file that is read, in bytes; usual files have some kilobytes
 GROWTH = 2**20  # bytes by which a file may grow while it is opened
 SPEEDS = "speed.json"  # file in the cache folder: the seconds that a gradient takes, by model and machine
-DOTS = 40  # most dots that a TOML key may have, more than any table is deep; parsing takes time quadratic in them
-# Tokens with dots outside keys: texts (also unterminated ones, which the parser refuses), comments, and numbers.
-# Every alternative consumes the text that it matched, so that no text is scanned twice.
-NO_KEYS = re.compile(
-    r'''"""(?:[^"\\]++|\\[\s\S]?|"(?!""))*+(?:"{3,5}+|\Z)|'{3}(?:[^']++|'(?!''))*+(?:'{3,5}+|\Z)'''
-    r"""|"(?:[^"\\\n]++|\\.?)*+"?+|'[^'\n]*+'?+|\#[^\n]*+"""
-    r"""|(?<![\w.-])[+-]?[0-9][0-9_]*+\.[0-9][0-9_]*+(?:[eE][+-]?[0-9]++)?+(?![\w.-])"""
-)
-NO_PART_OF_A_KEY = re.compile(r"[^\w\-\"'. \t]+")
 TEMPORARY = re.compile(r"\.tmp-fedflat-[0-9a-f]{16}(\.\w+)?")
 ARROW = "pyarrow:ArrowException"
 WRITING = (OSError, "safetensors:SafetensorError", ARROW)  # what is raised when a disk is full
@@ -257,13 +248,6 @@ def read_toml(path: Path, most: int = TEXT) -> dict[str, Any]:
     """Read the table in a TOML file. Raises InputError, also if the file is nested too deep."""
     table: dict[str, Any] = parsed(path, lambda: parse_toml(read_text(path, most)))
     return table
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    """Parse a TOML text in bounded time. Raises ValueError, or RecursionError if it is nested too deep."""
-    if any(key.count(".") > DOTS for key in NO_PART_OF_A_KEY.split(NO_KEYS.sub('"', text))):
-        raise RecursionError(f"a key has more than {DOTS} dots")
-    return tomllib.loads(text)
 
 
 def parsed(path: Path, parse: Callable[[], Any]) -> Any:

@@ -17,9 +17,9 @@ from fedflat.cli import main
 from fedflat.cli.flags import resolve
 from fedflat.core.errors import InputError
 from fedflat.core.method import Method
+from fedflat.core.toml import parse_toml
 from fedflat.data import Partition
 from fedflat.experiments.spec import Experiment, RunSpec, StudySpec, from_flag, participation_of
-from fedflat.files import parse_toml
 from fedflat.metrics.flatness import Measure
 from fedflat.rounds.local_training import Client
 from fedflat.rounds.run_model import InitialModel
@@ -216,6 +216,7 @@ def test_the_command_ends_well_or_in_one_line(
 LINES = ["a = " + "[" * 100_000, "model.options = {name = 1}", "client.epochs = 1e15"]
 
 
+@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.slow
 @pytest.mark.parametrize("line", chosen(LINES[:1], LINES))
 def test_the_installed_command(tmp_path: Path, line: str) -> None:

@@ -31,6 +31,7 @@ from ..core.object_references import (
 from ..core.perturbation import Perturbation
 from ..core.running_statistics import Buffers
 from ..core.task import FORMS, LOSSES, Kind
+from ..core.toml import parse_toml
 from ..core.wrapper import Wrapper
 from ..data import FederatedData, Partition, load
 from ..data.conversion import SampleFormat
@@ -43,7 +44,7 @@ from ..data.selection import DataOptions
 from ..data.sources import SOURCES, is_folder, known_source
 from ..engine.problem import check_weights, check_workers
 from ..engine.ranks import ALONE, Ranks
-from ..files import parse_toml, read_toml
+from ..files import read_toml
 from ..methods import METHODS, all_methods, find
 from ..metrics.classification import METRICS
 from ..metrics.flatness import LIGHT, check_measures

@@ -1,0 +1,40 @@
+"""TOML texts in bounded time: keys with very many dots, for which the parser would take minutes, are refused."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+DOTS = 40  # most dots that a key may have, more than any table is deep; parsing takes time quadratic in them
+BEGIN = re.compile(r"""\"""|'''|["'\#]""")  # of a text or a comment
+# How each ends, or a part of it in which an end would not count. Unterminated texts are refused by the parser.
+END = {
+    '"""': re.compile(r'\\[\s\S]?|"{3,5}'), "'''": re.compile("'{3,5}"), '"': re.compile(r'\\.?|"|(?=\n)'),
+    "'": re.compile(r"'|(?=\n)"), "#": re.compile(r"(?=\n)"),
+}  # fmt: skip
+NUMBER = re.compile(r"(?<![\w.-])[+-]?[0-9][0-9_]*\.[0-9][0-9_]*(?:[eE][+-]?[0-9]+)?(?![\w.-])")
+NO_PART_OF_A_KEY = re.compile(r"[^\w\-\"'. \t]+")
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse a TOML text in bounded time. Raises ValueError, or RecursionError if it is nested too deep."""
+    keys = NUMBER.sub("0", '"'.join(_outside_texts(text)))
+    if any(key.count(".") > DOTS for key in NO_PART_OF_A_KEY.split(keys)):
+        raise RecursionError(f"a key has more than {DOTS} dots")
+    return tomllib.loads(text)
+
+
+def _outside_texts(text: str) -> Iterator[str]:
+    """Yield what is outside texts and comments, whose dots separate no parts of a key.
+
+    No expression repeats a group: possessive repetitions of groups are wrong before Python 3.11.5, and other ones take
+    100 bytes of memory for each time.
+    """
+    position = 0
+    while begin := BEGIN.search(text, position):
+        yield text[position : begin.start()]
+        ends = END[begin[0]].finditer(text, begin.end())
+        position = next((found.end() for found in ends if not found[0].startswith("\\")), len(text))
+    yield text[position:]
