@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
+from zipfile import ZipFile
 
 from fedflat.core.errors import InputError
 
@@ -105,10 +105,10 @@ def unpacked(commit: str, folder: Path) -> Path:
     known = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     if known.returncode:
         raise InputError(f"--against: git knows no commit {commit!r} in {ROOT}")
-    archive = folder / "source.tar"
+    archive = folder / "source.zip"
     _git("archive", f"--output={archive}", known.stdout.strip(), "src").check_returncode()
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
+    with ZipFile(archive) as source:
+        source.extractall(folder)
     return folder / "src"
 
 

@@ -24,7 +24,7 @@ from lzma import LZMAError
 from pathlib import Path
 
 from fedflat.cli.console import in_one_line
-from fedflat.core.errors import InputError
+from fedflat.core.errors import InputError, printable
 from fedflat.experiments import tuning
 from fedflat.experiments.ledger import CURVES, LEDGER
 from fedflat.experiments.run_directory import RunDirectory
@@ -99,10 +99,17 @@ def write(runs: Path, file: Path = FILE) -> int:
     return sum(Path(name).name == "summary.json" for name in contents)
 
 
+def inner_name(entry: tarfile.TarInfo) -> str:
+    """Return the name of a file of an archive. Raises TarError for what is no file, or is outside the archive."""
+    if not entry.isfile() or entry.name.startswith("/") or ".." in Path(entry.name).parts:
+        raise tarfile.TarError(f"{printable(entry.name)!r} is no file in it")
+    return entry.name
+
+
 def contents_of(file: Path) -> dict[str, bytes]:
     """Return the files of the archive `file`, by name. Raises InputError that names it, if it is missing or damaged."""
     with opened(file) as archive:
-        contents = {tarfile.data_filter(entry, ".").name: archive.extractfile(entry).read() for entry in archive}
+        contents = {inner_name(entry): archive.extractfile(entry).read() for entry in archive}
     folders = {Path(name).parent for name in contents if Path(name).name == "summary.json"}
     names = {folder: folder.with_name(name_of(folder, contents)) for folder in folders}
     return {str(names.get(path.parent, path.parent) / path.name): x

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, metadata
 from itertools import chain
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -77,3 +80,13 @@ def test_everything_that_is_needed_is_locked_but_torch() -> None:
     assert needed - plain.keys() == {"torch"}
     assert plain.items() <= everything.items()
     assert pinned("constraints.txt").keys() - everything.keys() == {"torch"}
+
+
+def test_every_locked_version_works_with_the_oldest_python() -> None:
+    """A patch release that one of them asks for is one that the oldest Debian with that Python lacks."""
+    oldest, asked = PROJECT["requires-python"].removeprefix(">=") + ".0", {}
+    for name in pinned("locked/dev.txt"):
+        with suppress(PackageNotFoundError):  # of another system
+            asked[name] = metadata(name).get("Requires-Python") or ""
+    assert len(asked) >= 100
+    assert {name: words for name, words in asked.items() if not SpecifierSet(words).contains(oldest)} == {}

@@ -948,6 +948,14 @@ def test_nothing_is_kept_of_an_empty_folder(tmp_path: Path) -> None:
         kept.restore(tmp_path / "runs", tmp_path / "kept.tar.xz")
 
 
+@pytest.mark.parametrize("name", ["../elsewhere", "/elsewhere", "runs/../../elsewhere"])
+def test_nothing_is_restored_outside_the_folder(name: str, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "kept.tar.xz", "w:xz") as archive:
+        archive.addfile(tarfile.TarInfo(name))
+    with pytest.raises(InputError, match=r"kept\.tar\.xz is damaged: '.*elsewhere' is no file in it"):
+        kept.restore(tmp_path / "runs", tmp_path / "kept.tar.xz")
+
+
 @pytest.mark.slow
 def test_half_a_restored_run_is_restored_and_what_is_not_here_stays_kept(carried_out: Path, tmp_path: Path) -> None:
     file, elsewhere = tmp_path / "kept.tar.xz", tmp_path / "elsewhere"
