@@ -66,10 +66,12 @@ def listening_sockets(processes: Iterable[int]) -> set[tuple[int, str, int]]:
 
 def _handles(process: int) -> list[str]:
     """What the open files of a process are, such as socket:[1234]."""
-    try:
-        return [os.readlink(path) for path in Path(f"/proc/{process}/fd").iterdir()]
-    except OSError:  # it has ended
-        return []
+    found = []
+    with suppress(OSError):  # it has ended
+        for path in list(Path(f"/proc/{process}/fd").iterdir()):
+            with suppress(OSError):  # the file was closed
+                found.append(os.readlink(path))
+    return found
 
 
 def _listening() -> dict[str, tuple[str, int]]:
