@@ -55,6 +55,7 @@ def planter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planter:
     return Planter(source, folder, {"first": ["tests/first"], "second": ["tests/second"]})
 
 
+@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.slow
 def test_the_tests_of_the_room_catch_a_defect(planter: Planter, tmp_path: Path) -> None:
     found = planter.in_room(defect("sign", "return a + b", "return a - b"))
@@ -62,6 +63,7 @@ def test_the_tests_of_the_room_catch_a_defect(planter: Planter, tmp_path: Path) 
     assert (tmp_path / "source/src/rooms.py").read_text() == FILES["src/rooms.py"]
 
 
+@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.slow
 def test_other_rooms_are_asked_for_the_defects_that_are_left(planter: Planter) -> None:
     """Both defects are planted together; failures that have nothing to do with a defect count for none."""

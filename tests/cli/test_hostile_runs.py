@@ -144,6 +144,7 @@ def test_a_folder_whose_name_does_harm(fedflat, runs: tuple[Path, Path]) -> None
 REAL = ["summary: brackets", "metrics: many rows", "summary.json: a pipe"]
 
 
+@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", chosen(REAL[-1:], REAL))
 def test_the_real_command(runs: tuple[Path, Path], name: str) -> None:

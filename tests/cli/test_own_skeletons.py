@@ -26,6 +26,7 @@ class Raises(FedAvg):
 """
 
 
+@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.slow
 def test_every_skeleton_works_as_it_is_and_its_tests_pass(fedflat, tmp_path: Path) -> None:
     for kind in ("method", "model", "data"):

@@ -84,6 +84,7 @@ def test_if_all_are_refused_one_line_says_so_and_nothing_changes() -> None:
     assert (sim.t, sim.history) == (0, [])
 
 
+@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", chosen(["stacked"], ["sequential", "stacked"]))
 def test_workers_change_no_bit(executor: str) -> None:
