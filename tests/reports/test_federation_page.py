@@ -18,6 +18,7 @@ from fedflat.federation.flower.directory import FederationDirectory
 from fedflat.federation.flower.event_log import EVENTS, EventLog
 from fedflat.reports.federation import ClientFacts, FederationData, RoundFacts, write_federation_page
 from support.flower_fixtures import GridFederation, failing, study_of
+from support.virtual_time import passing_at_once
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +37,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> GridFederation:
 
     federation.nodes[103].tamper = tamper
     federation.nodes[200] = federation.node(2, 5)
-    federation.serve()
+    with passing_at_once():
+        federation.serve()
     return federation
 
 
@@ -105,9 +107,9 @@ def test_damage_is_said_on_the_page(federation: GridFederation, tmp_path: Path) 
 
 
 def test_a_federation_without_a_round_has_a_page_too(tmp_path: Path) -> None:
-    federation = GridFederation(study_of(), tmp_path, wait=0.5)
+    federation = GridFederation(study_of(), tmp_path)
     federation.nodes.pop(103)
-    with pytest.raises(Exception, match="4 of 5 clients came"):
+    with passing_at_once(), pytest.raises(Exception, match="4 of 5 clients came"):
         federation.serve()
     page = write_federation_page(FederationData.read(federation.out), tmp_path).read_text()
     assert "0 of 4 rounds are done" in page

@@ -198,3 +198,14 @@ def install(virtual: VirtualTime, patch: pytest.MonkeyPatch, pull_delay: Callabl
     queue = sys.modules[message_queue.__name__]
     patch.setattr(queue, "threading", SimpleNamespace(Lock=threading.Lock, Thread=thread))
     patch.setattr(queue, "wait", wait)
+
+
+@contextmanager
+def passing_at_once() -> Iterator[None]:
+    """Let time pass at once where the federation would wait inside the block: no reply of the grid is on its way."""
+    virtual = VirtualTime()
+    virtual.offsets[SERVER] = time.time() - EPOCH  # it begins now
+    with pytest.MonkeyPatch.context() as patch:
+        install(virtual, patch, pull_delay=lambda: 0.0)
+        patch.setattr(sys.modules["fedflat.federation.flower.transport"], "POLL_SECONDS", 0.1)
+        yield

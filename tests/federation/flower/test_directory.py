@@ -176,6 +176,7 @@ def test_a_crash_after_a_checkpoint_loses_no_file_that_is_derived_from_it(
     assert problems(federation.out) == {}
 
 
+@pytest.mark.usefixtures("no_waiting")
 @pytest.mark.slow
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_crash_between_a_checkpoint_and_its_event_loses_no_event(

@@ -23,6 +23,7 @@ from fedflat.federation.flower.event_log import EVENTS, EventLog, read_events
 from fedflat.federation.flower.metrics import GRACE_SECONDS, FederationState, serve
 from support.flower_fixtures import GridFederation, failing, study_of
 from support.local_user import documented_listeners, listening_sockets
+from support.virtual_time import passing_at_once
 
 PARAMETERS = 64 * 16 + 16 + 16 * 10 + 10
 
@@ -40,7 +41,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> GridFederation:
         return None if done == 1 else contents
 
     federation.nodes[104].tamper = tamper
-    federation.serve()
+    with passing_at_once():
+        federation.serve()
     return federation
 
 

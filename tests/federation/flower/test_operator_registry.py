@@ -57,6 +57,7 @@ def test_clients_with_the_keys_and_samples_of_the_registry_train(registry: Path)
     assert [event["client"] for event in federation.events("client")] == ["a", "b", "c"]
 
 
+@pytest.mark.usefixtures("no_waiting")
 @pytest.mark.slow
 def test_whoever_claims_otherwise_is_refused_in_one_line(registry: Path) -> None:
     """Another member's key, no key, a key that nobody knows, and another number of samples."""

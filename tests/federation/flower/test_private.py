@@ -128,6 +128,7 @@ def test_clients_that_vanish_are_zeros_and_not_a_smaller_divisor(tmp_path: Path)
         assert not torch.allclose(whole.double(), parts["two"], atol=1e-5)
 
 
+@pytest.mark.usefixtures("no_waiting")
 @pytest.mark.parametrize("vanishing", range(ROUNDS))
 def test_a_third_of_the_clients_may_vanish_in_any_round_and_the_account_holds(tmp_path: Path, vanishing: int) -> None:
     spec = private(noise="system", privacy={"rate": 1.0})  # so that never those two alone are asked

@@ -101,7 +101,7 @@ def losing(node: Node, step: type[Any]) -> Node:
     return Node(app, node.config, tamper=lambda number, contents: {} if lost else contents)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("no_waiting")
 def test_a_round_that_was_unmasked_goes_on_with_others_only_if_the_operator_says_so(tmp_path: Path) -> None:
     """Three of five replies to the last step of round 1 are lost, and another client never comes back."""
     federation = GridFederation(study_of(rounds=2, participation=1.0), tmp_path / "federation", **SECURE)

@@ -98,7 +98,7 @@ def test_the_server_goes_on_from_its_last_round(tmp_path: Path) -> None:
     assert federation.serve() == model, "when it is called again, nothing is left to do"
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("no_waiting")
 def test_below_the_quorum_a_round_is_tried_again_and_then_the_federation_stops(tmp_path: Path) -> None:
     federation = GridFederation(study_of(participation=1.0), tmp_path / "federation", deadline=3.0, quorum=1.0)
     federation.nodes[103].tamper = lambda number, contents: None if federation.events("begun") else contents
@@ -110,7 +110,7 @@ def test_below_the_quorum_a_round_is_tried_again_and_then_the_federation_stops(t
     assert federation.serve() == simulated(federation.spec, tmp_path / "simulation")
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("no_waiting")
 def test_who_is_no_client_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two with one name, a key of another name, a number out of range, another version: none is registered."""
     federation = GridFederation(study_of(rounds=1), tmp_path / "federation", wait=1.0)
@@ -163,7 +163,7 @@ def test_the_federation_has_as_many_members_as_it_was_to_have(tmp_path: Path) ->
     assert reasons == ["d: came after the federation had begun, and waits for the next"]
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("no_waiting")
 def test_a_client_whose_samples_have_changed_is_refused(tmp_path: Path) -> None:
     federation = GridFederation(own_study(), tmp_path / "federation", deadline=3.0, quorum=1.0, **OWN_SAMPLES)
     samples = dict(zip("abc", own_clients(), strict=True))
@@ -210,6 +210,7 @@ def test_members_are_those_that_the_operator_names(tmp_path: Path) -> None:
     assert [event["missing"] for event in federation.events("round")] == [{}, {}]
 
 
+@pytest.mark.usefixtures("no_waiting")
 @pytest.mark.slow
 def test_a_member_has_the_samples_that_the_operator_says(tmp_path: Path) -> None:
     federation, nodes = federation_with(tmp_path, {"clinic-a": 9, "clinic-b": 5}, members=MEMBERS)
@@ -217,6 +218,7 @@ def test_a_member_has_the_samples_that_the_operator_says(tmp_path: Path) -> None
         federation.serve(nodes)
 
 
+@pytest.mark.usefixtures("no_waiting")
 @pytest.mark.slow
 def test_a_claim_of_a_thousand_million_samples_is_refused(tmp_path: Path) -> None:
     """It would be the client's weight, where clients are weighted by samples."""

@@ -130,6 +130,7 @@ def test_a_round_of_too_few_clients_is_refused_before_it_is_trained(
     assert not list((federation.folder / "state").rglob("round-*"))
 
 
+@pytest.mark.usefixtures("no_waiting")
 def test_the_server_learns_the_line_that_refuses_its_run(tmp_path: Path) -> None:
     federation = GridFederation(study_of(), tmp_path / "federation", wait=0.5)
     policy = policy_of(tmp_path, "secure_sum = 0.8")
@@ -153,6 +154,7 @@ def test_a_policy_that_cannot_be_read_is_refused(text: str, line: str, tmp_path:
         policy_of(tmp_path, text)
 
 
+@pytest.mark.usefixtures("no_waiting")
 def test_a_missing_policy_refuses_every_run(tmp_path: Path) -> None:
     federation = GridFederation(study_of(), tmp_path / "federation", wait=0.5)
     for node in federation.nodes.values():
@@ -201,6 +203,7 @@ def test_the_command_needs_apps_from_one_place(fedflat: Any, tmp_path: Path) -> 
     assert "give one of them" in fedflat(f"{line} --app-digest sha256:{'1' * 64}")[2]
 
 
+@pytest.mark.usefixtures("no_waiting")
 def test_a_nodes_device_replaces_that_of_the_study(tmp_path: Path) -> None:
     """It is no part of the study: the server accepts the node, and no setting of the algorithm changes."""
     federation = GridFederation(study_of(rounds=1, participation=1.0, device="auto"), tmp_path / "federation", wait=0.5)

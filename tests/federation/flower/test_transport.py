@@ -81,6 +81,7 @@ def test_a_request_is_sent_again_to_a_client_that_comes_back_in_time(tmp_path: P
     assert Crashing.crashed
 
 
+@pytest.mark.usefixtures("no_waiting")
 def test_a_client_that_does_not_reply_misses_the_deadline(tmp_path: Path) -> None:
     federation = GridFederation(study_of(participation=1.0, rounds=2), tmp_path / "federation", deadline=3.0)
     federation.nodes[100].tamper = lambda number, contents: None if federation.events("begun") else contents
