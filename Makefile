@@ -49,7 +49,7 @@ check: $(INSTALLED)  ## while you work, a minute and a half: without the tests t
 	$(CHECKS)
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
-test: $(INSTALLED)  ## everything that can break, as CI does: ten to twenty minutes on two cores
+test: $(INSTALLED)  ## everything that can break, as CI does: about ten minutes on two cores
 	$(CHECKS)
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
