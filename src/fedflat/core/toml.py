@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 DOTS = 40  # most dots that a key may have, more than any table is deep; parsing takes time quadratic in them
-BEGIN = re.compile(r"""\"""|'''|["'\#]""")  # of a text or a comment
-# How each ends, or a part of it in which an end would not count. Unterminated texts are refused by the parser.
+TOKEN = re.compile(r"""\"""|'''|"|'[^'\n]*'?|\#[^\n]*""")  # a comment, a text, or the beginning of a text
+# How a text ends that has only begun, or a part of it that is no end. Unterminated texts are refused by the parser.
 END = {
     '"""': re.compile(r'\\[\s\S]?|"{3,5}'), "'''": re.compile("'{3,5}"), '"': re.compile(r'\\.?|"|(?=\n)'),
-    "'": re.compile(r"'|(?=\n)"), "#": re.compile(r"(?=\n)"),
 }  # fmt: skip
 NUMBER = re.compile(r"(?<![\w.-])[+-]?[0-9][0-9_]*\.[0-9][0-9_]*(?:[eE][+-]?[0-9]+)?(?![\w.-])")
 NO_PART_OF_A_KEY = re.compile(r"[^\w\-\"'. \t]+")
@@ -33,8 +32,10 @@ def _outside_texts(text: str) -> Iterator[str]:
     100 bytes of memory for each time.
     """
     position = 0
-    while begin := BEGIN.search(text, position):
-        yield text[position : begin.start()]
-        ends = END[begin[0]].finditer(text, begin.end())
-        position = next((found.end() for found in ends if not found[0].startswith("\\")), len(text))
+    while token := TOKEN.search(text, position):
+        yield text[position : token.start()]
+        position = token.end()
+        if end := END.get(token[0]):
+            ends = end.finditer(text, position)
+            position = next((found.end() for found in ends if not found[0].startswith("\\")), len(text))
     yield text[position:]
