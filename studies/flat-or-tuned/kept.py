@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from lzma import LZMAError
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from fedflat.cli.console import in_one_line
 from fedflat.core.errors import InputError, printable
@@ -101,7 +101,8 @@ def write(runs: Path, file: Path = FILE) -> int:
 
 def inner_name(entry: tarfile.TarInfo) -> str:
     """Return the name of a file of an archive. Raises TarError for what is no file, or is outside the archive."""
-    if not entry.isfile() or entry.name.startswith("/") or ".." in Path(entry.name).parts:
+    path = PureWindowsPath(entry.name)  # its names of drives are refused everywhere
+    if not entry.isfile() or path.anchor or ".." in path.parts:
         raise tarfile.TarError(f"{printable(entry.name)!r} is no file in it")
     return entry.name
 

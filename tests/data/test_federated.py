@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 import pytest
 import torch
@@ -61,6 +63,11 @@ def test_mistakes_are_one_line_that_names_the_culprit(clients, test, message: st
         ({"offsets": np.array([0, 2, 1, 2])}, "offsets must rise from 0 to the 2 members"),
         ({"offsets": np.array([0, 3])}, "offsets must rise from 0 to the 2 members"),
         ({"x": torch.zeros(3, 2)}, r"x must be real, of shape \(n, \.\.\.\) with n = 4, got \(3, 2\)"),
+        (
+            {"x": torch.zeros(4, 2).to(torch.float8_e5m2)},
+            "x must have at least 16 bits a number, got torch.float8",
+        ),
+        ({"x": torch.tensor([[0.0, 0], [inf, 0], [-inf, 0], [1, 1]])}, r"sample 1 has a value .* \(2 of 4 samples\)"),
         ({"classes": 0}, "classes must be a whole number of at least 1, got 0"),
         ({"offsets": np.array([0, 0, 2])}, r"client 0 has no sample \(1 of 2 clients are empty\)"),
     ],
@@ -69,6 +76,14 @@ def test_tensors_and_index_must_fit_together(changes: dict, message: str) -> Non
     good = {"x": torch.zeros(4, 2), "y": torch.tensor(Y), "members": np.array([0, 1]), "offsets": np.array([0, 2])}
     with pytest.raises(ValueError, match=message):
         ff.FederatedData(**(good | {"classes": 2} | changes))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_large_samples_whose_sum_is_infinite_are_finite(dtype: torch.dtype) -> None:
+    x = torch.full((4, 2), torch.finfo(dtype).max, dtype=dtype)
+    assert not x.sum().isfinite()
+    data = ff.FederatedData(x=x, y=torch.tensor(Y), members=np.array([0]), offsets=np.array([0, 1]), classes=2)
+    assert torch.equal(data.x, x)
 
 
 def test_moving_keeps_whole_numbers_whole() -> None:

@@ -948,7 +948,7 @@ def test_nothing_is_kept_of_an_empty_folder(tmp_path: Path) -> None:
         kept.restore(tmp_path / "runs", tmp_path / "kept.tar.xz")
 
 
-@pytest.mark.parametrize("name", ["../elsewhere", "/elsewhere", "runs/../../elsewhere"])
+@pytest.mark.parametrize("name", ["../elsewhere", "/elsewhere", "runs/../../elsewhere", "C:elsewhere"])
 def test_nothing_is_restored_outside_the_folder(name: str, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "kept.tar.xz", "w:xz") as archive:
         archive.addfile(tarfile.TarInfo(name))

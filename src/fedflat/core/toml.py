@@ -8,19 +8,18 @@ from collections.abc import Iterator
 from typing import Any
 
 DOTS = 40  # most dots that a key may have, more than any table is deep; parsing takes time quadratic in them
-TOKEN = re.compile(r"""\"""|'''|"|'[^'\n]*'?|\#[^\n]*""")  # a comment, a text, or the beginning of a text
+TOKEN = re.compile(r"""\"""|'''|"[^"\\\n]*"|"|'[^'\n]*'?|\#[^\n]*""")  # a comment, a text, or the beginning of a text
 # How a text ends that has only begun, or a part of it that is no end. Unterminated texts are refused by the parser.
 END = {
     '"""': re.compile(r'\\[\s\S]?|"{3,5}'), "'''": re.compile("'{3,5}"), '"': re.compile(r'\\.?|"|(?=\n)'),
 }  # fmt: skip
-NUMBER = re.compile(r"(?<![\w.-])[+-]?[0-9][0-9_]*\.[0-9][0-9_]*(?:[eE][+-]?[0-9]+)?(?![\w.-])")
 NO_PART_OF_A_KEY = re.compile(r"[^\w\-\"'. \t]+")
 
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse a TOML text in bounded time. Raises ValueError, or RecursionError if it is nested too deep."""
-    keys = NUMBER.sub("0", '"'.join(_outside_texts(text)))
-    if any(key.count(".") > DOTS for key in NO_PART_OF_A_KEY.split(keys)):
+    parts = NO_PART_OF_A_KEY.split('"'.join(_outside_texts(text)))  # keys, numbers, words
+    if any(part.count(".") > DOTS for part in parts):
         raise RecursionError(f"a key has more than {DOTS} dots")
     return tomllib.loads(text)
 

@@ -405,6 +405,8 @@ def _check_samples(which: str, x: Tensor, y: Tensor, classes: int, task: Kind) -
         label = int(y[wrong[0]])
         problem = "negative; classes are numbered from 0" if label < 0 else f"outside 0..{classes - 1}"
         raise InputError(f"data: {which} label {label} of sample {int(wrong[0])} is {problem}")
+    if x.is_floating_point() and x.dtype.itemsize < 2:
+        raise InputError(f"data: {which} x must have at least 16 bits a number, got {x.dtype}")
     if x.is_floating_point() and not x.sum().isfinite():  # a sum of finite values may be infinite, never the reverse
         broken = torch.nonzero(~torch.isfinite(x.flatten(1)).all(1)).flatten()
         if len(broken):

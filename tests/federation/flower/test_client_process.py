@@ -127,7 +127,6 @@ def test_a_process_whose_packages_are_updated_begins_again(
     assert begun == [sys.orig_argv] * updated
 
 
-@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.slow
 def test_a_process_without_a_token_ends_without_an_error() -> None:
     command = [sys.executable, *client_process.PROGRAM, "--token-file", "/dev/null"]
