@@ -63,7 +63,7 @@ for name in ("lock", "link"):
         print(error)
 print(Path("lock").read_text(), Path("target").read_text())
 """
-# `fedflat.data` itself would import torch in four processes.
+# The package `fedflat.data` imports torch, which its module `cache` does not need; its own imports are left out.
 WAIT = """
 import sys
 from importlib.util import find_spec, module_from_spec
@@ -213,7 +213,7 @@ def test_no_process_is_forked() -> None:
 
 
 def test_no_expression_is_possessive() -> None:
-    """Before Python 3.11.5 they match what they must not, if what they repeat has alternatives."""
+    """Python before 3.11.5 matches possessive repetitions of groups wrongly."""
     looked = 0
     for path in (SOURCE / "fedflat").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -101,7 +101,7 @@ def write(runs: Path, file: Path = FILE) -> int:
 
 def inner_name(entry: tarfile.TarInfo) -> str:
     """Return the name of a file of an archive. Raises TarError for what is no file, or is outside the archive."""
-    path = PureWindowsPath(entry.name)  # its names of drives are refused everywhere
+    path = PureWindowsPath(entry.name)  # it knows slashes, backslashes and drives
     if not entry.isfile() or path.anchor or ".." in path.parts:
         raise tarfile.TarError(f"{printable(entry.name)!r} is no file in it")
     return entry.name

@@ -83,7 +83,7 @@ def test_everything_that_is_needed_is_locked_but_torch() -> None:
 
 
 def test_every_locked_version_works_with_the_oldest_python() -> None:
-    """A patch release that one of them asks for is one that the oldest Debian with that Python lacks."""
+    """One that asks for a later patch release could not be installed with Debian 12's 3.11.2."""
     oldest, asked = PROJECT["requires-python"].removeprefix(">=") + ".0", {}
     for name in pinned("locked/dev.txt"):
         with suppress(PackageNotFoundError):  # of another system

@@ -202,10 +202,13 @@ def install(virtual: VirtualTime, patch: pytest.MonkeyPatch, pull_delay: Callabl
 
 @contextmanager
 def passing_at_once() -> Iterator[None]:
-    """Let time pass at once where the federation would wait inside the block: no reply of the grid is on its way."""
+    """Let time pass at once where the federation would wait inside the block.
+
+    For grids in this process, which have every reply at once: what has not come by then never comes.
+    """
     virtual = VirtualTime()
     virtual.offsets[SERVER] = time.time() - EPOCH  # it begins now
     with pytest.MonkeyPatch.context() as patch:
         install(virtual, patch, pull_delay=lambda: 0.0)
-        patch.setattr(sys.modules["fedflat.federation.flower.transport"], "POLL_SECONDS", 0.1)
+        patch.setattr(sys.modules["fedflat.federation.flower.transport"], "POLL_SECONDS", 0.1)  # of virtual time
         yield

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 DOTS = 40  # most dots that a key may have, more than any table is deep; parsing takes time quadratic in them
-TOKEN = re.compile(r"""\"""|'''|"[^"\\\n]*"|"|'[^'\n]*'?|\#[^\n]*""")  # a comment, a text, or the beginning of a text
-# How a text ends that has only begun, or a part of it that is no end. Unterminated texts are refused by the parser.
+TOKEN = re.compile(r"""\"""|'''|"[^"\\\n]*"|"|'[^'\n]*'?|\#[^\n]*""")  # a comment, a string, or its opening
+# What comes next in a string that was only opened: its end, or an escape. The parser refuses a string without an end.
 END = {
     '"""': re.compile(r'\\[\s\S]?|"{3,5}'), "'''": re.compile("'{3,5}"), '"': re.compile(r'\\.?|"|(?=\n)'),
 }  # fmt: skip
@@ -18,17 +18,17 @@ NO_PART_OF_A_KEY = re.compile(r"[^\w\-\"'. \t]+")
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse a TOML text in bounded time. Raises ValueError, or RecursionError if it is nested too deep."""
-    parts = NO_PART_OF_A_KEY.split('"'.join(_outside_texts(text)))  # keys, numbers, words
+    parts = NO_PART_OF_A_KEY.split('"'.join(_outside_strings(text)))  # keys, numbers, words
     if any(part.count(".") > DOTS for part in parts):
         raise RecursionError(f"a key has more than {DOTS} dots")
     return tomllib.loads(text)
 
 
-def _outside_texts(text: str) -> Iterator[str]:
-    """Yield what is outside texts and comments, whose dots separate no parts of a key.
+def _outside_strings(text: str) -> Iterator[str]:
+    """Yield what is outside strings and comments, in which dots separate no parts of a key.
 
-    No expression repeats a group: possessive repetitions of groups are wrong before Python 3.11.5, and other ones take
-    100 bytes of memory for each time.
+    No expression repeats a group: Python before 3.11.5 matches possessive repetitions of groups wrongly, and other
+    repetitions take 100 bytes of memory for each time.
     """
     position = 0
     while token := TOKEN.search(text, position):
