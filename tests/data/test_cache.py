@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import os
 import stat
 import subprocess
@@ -279,6 +280,26 @@ def test_many_at_once_all_get_the_entry(cache: Path, locks: bool, monkeypatch: p
     assert left_over(cache) == []
     if locks:
         assert len(built) == 10
+
+
+def test_threads_read_an_entry_while_garbage_is_collected(cache: Path) -> None:
+    """Before Python 3.12 a thread that pauses in `ast.parse` lets another one fail that is not as deep in calls."""
+    entry("set", NOTHING, lambda writer: writer.add("y", np.arange(1000)))
+
+    def read(depth: int) -> bool:
+        if depth:
+            return read(depth - 1)
+        return all(open_entry(cache / "set") is not None for _ in range(200))
+
+    before = gc.get_threshold()
+    gc.callbacks.append(lambda *_: time.sleep(0))
+    gc.set_threshold(20)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(read, (0, 5, 11, 17)))
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.pop()
 
 
 def killed(cache: Path, of: str = "set") -> Path:

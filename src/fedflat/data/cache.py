@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from ..files import cache_folder, create_folder, read_json, system_errors, write
 from ..operating_system import flush_file, flush_folder, lock, open_no_link
 from .readers.untrusted_files import open_regular
 
+# For NumPy's headers `ast.parse` is called, which before Python 3.12 may raise SystemError in two threads at once.
+READING_HEADERS = threading.Lock()
 FORMAT = 2
 DESCRIPTION = "set.json"  # written last; an entry without this file counts as missing
 ARRAY = re.compile(r"[\w-]+\.npy")
@@ -215,7 +218,10 @@ def _read(folder: Path) -> Entry:
         wrong = [name for name, expected in sums.items() if _checksum(folder / name) != expected]
         if wrong:
             raise InputError(f"{wrong[0]} is damaged: its checksum differs")
-        arrays = {name.removesuffix(".npy"): np.load(folder / name, mmap_mode="c", allow_pickle=False) for name in sums}
+        with READING_HEADERS:
+            arrays = {
+                name.removesuffix(".npy"): np.load(folder / name, mmap_mode="c", allow_pickle=False) for name in sums
+            }
         if not os.path.samestat(before, folder.stat()):  # arrays of two conversions must not be mixed
             raise InputError("replaced while it was read")
     except OSError as error:
