@@ -289,7 +289,7 @@ def test_threads_read_an_entry_while_garbage_is_collected(cache: Path) -> None:
     def read(depth: int) -> bool:
         if depth:
             return read(depth - 1)
-        return all(open_entry(cache / "set") is not None for _ in range(200))
+        return all(open_entry(cache / "set") is not None for _ in range(120))
 
     before = gc.get_threshold()
     gc.callbacks.append(lambda *_: time.sleep(0))
